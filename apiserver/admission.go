@@ -48,12 +48,13 @@ type admissionChain struct {
 	client   *later
 	flows    *later // flowUser's way to the API
 	flow     flowControl
+	events   *eventShare
 	ended    chan struct{} // closed when nothing is asked any more
 }
 
 // newAdmissionChain makes the chain. Its informers are told of changes while run lasts.
 func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace) (*admissionChain, error) {
-	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, flows: &later{}, ended: make(chan struct{})}
+	c := &admissionChain{backend: config.Backend, feed: informers.NewLiveFeed(config.Backend), client: &later{}, flows: &later{}, events: newEventShare(time.Now), ended: make(chan struct{})}
 	view := config.Backend.View
 	c.names = newKindNames(view)
 	local := &rest.Config{Host: "http://apiserver", Transport: c.client, QPS: -1}
@@ -91,7 +92,7 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 		return nil, err
 	}
 	c.Interface = admission.NewChainHandler(slices.Concat(
-		[]admission.Interface{bounds{speed}, namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
+		[]admission.Interface{bounds{speed}, c.events, namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
 		// From here on nothing is changed any more.
 		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)

@@ -96,6 +96,10 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 		refuse(apierrors.NewServiceUnavailable(fmt.Sprintf("the APIService %s is not available: %s", s.Name, why)), w, r)
 		return
 	}
+	if leadsElsewhere(r.URL.Path) {
+		refuse(apierrors.NewBadRequest("the path has \".\" or \"..\" in it: what is asked for must be what is handed on"), w, r)
+		return
+	}
 	to, err := a.wayTo(s)
 	if err != nil {
 		refuse(apierrors.NewInternalError(fmt.Errorf("the APIService %s: %w", s.Name, err)), w, r)
@@ -109,6 +113,7 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 	location := &url.URL{Scheme: "https", Host: at.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery}
 	out, cancel := apiserverproxyutil.NewRequestForProxy(location, r)
 	defer cancel()
+	dropAliases(out.Header)
 	name, uid, groups, extra := who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra()
 	answer, upgrade := &forwarded{w, r}, httpstream.IsUpgradeRequest(r)
 	if upgrade { // by a connection of its own, around what writes these
@@ -125,6 +130,25 @@ func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, s *apiregi
 	handler.RejectForwardingRedirects = true
 	utilflowcontrol.RequestDelegated(r.Context())
 	handler.ServeHTTP(w, out)
+}
+
+// leadsElsewhere: who cleans a path would find another one.
+func leadsElsewhere(path string) bool {
+	for part := range strings.SplitSeq(path, "/") {
+		if part == "." || part == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// dropAliases drops headers that some servers take for those that say who asks: they make no difference between _ and -.
+func dropAliases(h http.Header) {
+	for name := range h {
+		if strings.Contains(name, "_") && strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), "x-remote-") {
+			delete(h, name)
+		}
+	}
 }
 
 // aggregatedDial is how long a server of others' has to take a connection that is to be taken over; others have as long.

@@ -55,6 +55,7 @@ func flunders(t *testing.T) *httptest.Server {
 		answer(w, map[string]any{
 			"by": r.TLS.PeerCertificates[0].Subject.CommonName, "user": r.Header.Values("X-Remote-User"), "groups": r.Header.Values("X-Remote-Group"),
 			"token": r.Header.Get("Authorization"), "query": r.URL.RawQuery, "extra": r.Header.Get("X-Remote-Extra-Spoofed"),
+			"alias": r.Header.Get("X_Remote_User"),
 		})
 	})
 	s := httptest.NewUnstartedServer(mux)
@@ -174,9 +175,12 @@ func TestAggregation(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, body := get(t, client, flundersPath+"?limit=5")
-	want := `{"by":"berth:server:s1","extra":"","groups":["people","system:masters","system:authenticated"],"query":"limit=5","token":"","user":["root"]}`
+	want := `{"alias":"","by":"berth:server:s1","extra":"","groups":["people","system:masters","system:authenticated"],"query":"limit=5","token":"","user":["root"]}`
 	if code != 200 || strings.TrimSpace(body) != want {
 		t.Errorf("it is asked: %d %s", code, body)
+	}
+	if code, body := get(t, client, flundersPath+"/%2e%2e/%2E%2e/other/flunders"); code != 400 || !strings.Contains(body, "what is asked for must be what is handed on") {
+		t.Errorf("by a path that leads elsewhere: %d %s", code, body)
 	}
 	ann, err := restclient.HTTPClientFor(s.config(t, "ann", "people"))
 	if err != nil {
@@ -217,6 +221,7 @@ func (s spoofing) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set("X-Remote-User", "berth:server:s1")
 	r.Header.Set("X-Remote-Group", "system:everything")
 	r.Header.Set("X-Remote-Extra-Spoofed", "yes")
+	r.Header["X_Remote_User"] = []string{"berth:server:s1"}
 	return s.next.RoundTrip(r)
 }
 

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -203,6 +204,23 @@ func TestRevisionGuard(t *testing.T) {
 	d.Name, d.Annotations = "another", map[string]string{appsv1.DeprecatedRollbackTo: "0"}
 	_, err := ann.AppsV1().Deployments("default").Create(ctx, d, metav1.CreateOptions{})
 	wantStatus(t, err, 403, appsv1.DeprecatedRollbackTo)
+	grantTo(t, root, "ann", rbacv1.PolicyRule{Verbs: []string{"create", "update"}, APIGroups: []string{"apps"}, Resources: []string{"statefulsets", "statefulsets/status"}})
+	set := &appsv1.StatefulSet{ObjectMeta: rs.ObjectMeta, Spec: appsv1.StatefulSetSpec{Selector: rs.Spec.Selector, Template: rs.Spec.Template, ServiceName: "told"}}
+	if set, err = ann.AppsV1().StatefulSets("default").Create(ctx, set, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	set.Status.ObservedGeneration = 1
+	status := func(c kubernetes.Interface) error {
+		_, err := c.AppsV1().StatefulSets("default").UpdateStatus(ctx, set, metav1.UpdateOptions{})
+		return err
+	}
+	set.Status.CurrentRevision = "told-of-before"
+	wantStatus(t, status(ann), 403, "status.currentRevision")
+	set.Status.CurrentRevision, set.Status.UpdateRevision = "", "told-of-before"
+	wantStatus(t, status(ann), 403, "status.updateRevision")
+	if err := status(root); err != nil {
+		t.Error(err)
+	}
 }
 
 func replicaSetOf(spec corev1.PodSpec) *appsv1.ReplicaSet {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/access"
 )
@@ -46,6 +47,12 @@ func (b bounds) Admit(ctx context.Context, a admission.Attributes, _ admission.O
 	var old runtime.Object
 	if a.GetOperation() == admission.Update {
 		old = a.GetOldObject()
+	}
+	if info, ok := request.RequestInfoFrom(ctx); ok && info.Verb == "patch" {
+		// Of other requests all was looked at before it was an object.
+		if err := checkPatched(obj, old, a.GetKind()); err != nil {
+			return err
+		}
 	}
 	if err := checkChange(obj, old); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	machineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
@@ -34,8 +35,8 @@ import (
 // maxCertificateRequest bounds the PEM of one request: every one is kept for an hour or more.
 const maxCertificateRequest = 16 << 10
 
-// requestsOfUser and requestsOfNode are how many requests of one who asks are kept; of a node to each signer.
-const requestsOfUser, requestsOfNode = 1024, 128
+// requestsOfUser, requestsOfToken and requestsOfNode are how many requests of one who asks are kept; of a node to each signer.
+const requestsOfUser, requestsOfToken, requestsOfNode = 1024, 4096, 128
 
 // certificatesGroup serves requests for certificates: who asks, who approves, and who signs
 // are three, each with rights of his own.
@@ -99,7 +100,11 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	if err := checkSubject(asked); err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("spec.request: %w", err))
 	}
-	if node, ok := strings.CutPrefix(asked.Subject.CommonName, "system:node:"); ok && slices.Contains(a.GetUserInfo().GetGroups(), access.Bootstrappers) {
+	node, ok := strings.CutPrefix(asked.Subject.CommonName, "system:node:")
+	if wrong := machineryvalidation.NameIsDNSSubdomain(node, false); ok && len(wrong) > 0 {
+		return admission.NewForbidden(a, fmt.Errorf("spec.request: the subject's %q is no node's: %s", asked.Subject.CommonName, strings.Join(wrong, "; ")))
+	}
+	if ok && slices.Contains(a.GetUserInfo().GetGroups(), access.Bootstrappers) {
 		if n, ok := g.view().Nodes.Get(node); ok && isHeard(n) {
 			return admission.NewForbidden(a, fmt.Errorf("spec.request: node %s is there, and its machine is alive: give this one another name, or delete the node", node))
 		}
@@ -107,13 +112,15 @@ func (g subjectGuard) Validate(_ context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// checkShare: nobody keeps so many requests that others find no room for theirs. Who joins by a token is not bound: many do by one. A kubelet
+// checkShare: nobody keeps so many requests that others find no room for theirs. Many join by one token, and have a larger share together. A kubelet
 // asks every quarter of an hour for what nobody has approved, and needs its other certificate meanwhile.
 func (g subjectGuard) checkShare(who user.Info, signer string) error {
 	most := requestsOfUser
 	switch groups := who.GetGroups(); {
-	case slices.Contains(groups, access.Bootstrappers) || slices.Contains(groups, access.Masters) || isController(who):
+	case slices.Contains(groups, access.Masters) || isController(who):
 		return nil
+	case slices.Contains(groups, access.Bootstrappers):
+		most = requestsOfToken
 	case slices.Contains(groups, access.Nodes):
 		most = requestsOfNode
 	}

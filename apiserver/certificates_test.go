@@ -15,9 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/docs"
+	"github.com/berth-dev/berth/fsm"
 )
 
 // asks is a request for a certificate.
@@ -127,6 +129,9 @@ func TestNobodyAsksToBeBerth(t *testing.T) {
 		{"api", server, serving([]string{"kubernetes.default.svc"}), certificatesv1.UsageServerAuth, "is that of the servers"},
 		{"any", server, serving([]string{"*.example.com"}), certificatesv1.UsageServerAuth, "is that of the servers"},
 		{"loopback", server, serving(nil, net.IPv4(127, 0, 0, 1)), certificatesv1.UsageServerAuth, "127.0.0.1 is everybody's"},
+		{"no-name", client, named("system:node:", "system:nodes"), certificatesv1.UsageClientAuth, `"system:node:" is no node's`},
+		{"capitals", client, named("system:node:Worker-1", "system:nodes"), certificatesv1.UsageClientAuth, `"system:node:Worker-1" is no node's`},
+		{"a-blank", server, named("system:node:worker-1 ", "system:nodes"), certificatesv1.UsageServerAuth, "is no node's"},
 		{"honest", server, serving([]string{"n1.example.com"}, net.IPv4(192, 0, 2, 1)), certificatesv1.UsageServerAuth, ""},
 		{"elsewhere", "example.com/own", named("berth:server:s1"), certificatesv1.UsageClientAuth, ""},
 	} {
@@ -147,18 +152,17 @@ func TestRequestsForCertificatesAreLater(t *testing.T) {
 	wantStatus(t, err, 400, "certificatesigningrequests")
 }
 
-// certificateShares: nobody has so many requests kept that others find no room; who joins by a token is not bound by that.
+// certificateShares: nobody has so many requests kept that others find no room.
 func certificateShares(t *testing.T, r docs.Row) {
 	s := start(t, newDouble(t), nil)
-	bounds := r.Numbers(t, 2)
+	bounds := r.Numbers(t, 3)
 	grantTo(t, s.client(t), "ann", rbacv1.PolicyRule{
 		Verbs: []string{"create"}, APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"},
 	})
 	wanted := asks(t, "", "example.com/any", named("somebody"), certificatesv1.UsageClientAuth)
-	for _, of := range []struct {
-		user, group string
-		most        int64
-	}{{"ann", "people", bounds[0]}, {"system:node:n1", "system:nodes", bounds[1]}, {"system:bootstrap:abcdef", "system:bootstrappers", bounds[1] + 8}} {
+	for at, of := range []struct{ user, group string }{
+		{"ann", "people"}, {"system:bootstrap:abcdef", "system:bootstrappers"}, {"system:node:n1", "system:nodes"},
+	} {
 		requests := s.clientOf(t, of.user, of.group).CertificatesV1().CertificateSigningRequests()
 		create := func() error {
 			w := wanted.DeepCopy()
@@ -166,13 +170,29 @@ func certificateShares(t *testing.T, r docs.Row) {
 			_, err := requests.Create(t.Context(), w, metav1.CreateOptions{})
 			return err
 		}
-		for range of.most {
+		const asked = 10 // by request; the others are there already
+		var there []fsm.Command
+		for i := range bounds[at] - asked {
+			w := wanted.DeepCopy()
+			w.Name = fmt.Sprintf("there-%d-%d", at, i)
+			w.UID, w.Spec.Username = types.UID(w.Name), of.user
+			raw, err := w.Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			there = append(there, &fsm.PutObject{Resource: fsm.CertificateRequests, Create: true, Raw: raw})
+		}
+		s.double.must(t, there...)
+		for range asked {
 			if err := create(); err != nil {
 				t.Fatalf("%s: %v", of.user, err)
 			}
 		}
-		if of.group != "system:bootstrappers" {
-			wantStatus(t, create(), 429, fmt.Sprintf("has asked for %d certificates whose requests are kept still", of.most))
-		}
+		wantStatus(t, create(), 429, fmt.Sprintf("has asked for %d certificates whose requests are kept still", bounds[at]))
+	}
+	other := s.clientOf(t, "system:bootstrap:ghijkl", "system:bootstrappers").CertificatesV1().CertificateSigningRequests()
+	wanted.Name = "by-another-token"
+	if _, err := other.Create(t.Context(), wanted, metav1.CreateOptions{}); err != nil {
+		t.Errorf("by another token: %v", err)
 	}
 }

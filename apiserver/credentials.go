@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
@@ -458,4 +460,19 @@ func (c *credentials) end(one *credential, which func(l *lastingRequest) bool) {
 func isAnother(was, is user.Info) bool {
 	return was.GetName() != is.GetName() || was.GetUID() != is.GetUID() ||
 		slices.ContainsFunc(was.GetGroups(), func(g string) bool { return !slices.Contains(is.GetGroups(), g) })
+}
+
+// maxTokenBytes bounds a bearer token: everybody is heard who shows one, and to read it takes time by its length.
+const maxTokenBytes = 16 << 10
+
+// checkToken refuses who shows a longer one.
+func checkToken(req *http.Request) error {
+	for _, name := range []string{"Authorization", "Sec-Websocket-Protocol"} {
+		for _, shown := range req.Header[name] {
+			if len(shown) > maxTokenBytes {
+				return apierrors.NewUnauthorized(fmt.Sprintf("the header %s has %d bytes, and may have %d", name, len(shown), maxTokenBytes))
+			}
+		}
+	}
+	return nil
 }

@@ -16,6 +16,7 @@ import (
 	customvalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
@@ -36,6 +37,7 @@ type customErrors struct {
 
 	mu    sync.Mutex
 	kinds map[string]*customChecks // by the name of the definition and the version
+	asked uint64                   // how often for checks
 }
 
 var _ admission.MutationInterface = (*customErrors)(nil)
@@ -45,6 +47,9 @@ const (
 	freeCustomNodes = 256
 	// maxCustomChecks bounds what is kept of definitions.
 	maxCustomChecks = 256
+	// freeRules is how many rules are asked about an object that is not asked about them here: upstream tells what is wrong by all of
+	// them, and asks them once then.
+	freeRules = 1024
 )
 
 func newCustomErrors(view func() *fsm.View) *customErrors {
@@ -59,8 +64,11 @@ func (*customErrors) Handles(o admission.Operation) bool {
 // Admit implements admission.MutationInterface. It changes nothing.
 func (e *customErrors) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	obj, ok := a.GetObject().(*unstructured.Unstructured)
-	if !ok || nodesOf(obj.Object, 0) <= freeCustomNodes {
+	if !ok || nodesOf(obj.Object, 0, freeCustomNodes) <= freeCustomNodes {
 		return nil
+	}
+	if err := checkDefaulted(a, obj); err != nil {
+		return err
 	}
 	crd, ok := e.view().Definition(a.GetResource().GroupResource().String())
 	if !ok {
@@ -81,21 +89,43 @@ func (e *customErrors) Admit(ctx context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// nodesOf counts values, as far as it matters.
-func nodesOf(value any, n int) int {
-	if n++; n > freeCustomNodes {
+// checkDefaulted: what defaults have made of an object is bounded, as what is sent is. What was too much before may stay.
+func checkDefaulted(a admission.Attributes, obj *unstructured.Unstructured) error {
+	n := contentNodes(obj)
+	if n <= maxContents {
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && old != nil && contentNodes(old) > maxContents {
+		return nil
+	}
+	return apierrors.NewInvalid(a.GetKind().GroupKind(), obj.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec"), "with its defaults "+tooManyValues(maxContents))})
+}
+
+// contentNodes counts the values of an object but for its metadata, as far as it matters.
+func contentNodes(obj *unstructured.Unstructured) (n int) {
+	for key, value := range obj.Object { // order does not matter: they are counted
+		if key != "metadata" {
+			n = nodesOf(value, n, maxContents)
+		}
+	}
+	return n
+}
+
+// nodesOf adds the values of one to n, up to one more than most.
+func nodesOf(value any, n, most int) int {
+	if n++; n > most {
 		return n
 	}
 	switch v := value.(type) {
 	case map[string]any:
 		for _, one := range v { // order does not matter: they are counted
-			if n = nodesOf(one, n); n > freeCustomNodes {
+			if n = nodesOf(one, n, most); n > most {
 				return n
 			}
 		}
 	case []any:
 		for _, one := range v {
-			if n = nodesOf(one, n); n > freeCustomNodes {
+			if n = nodesOf(one, n, most); n > most {
 				return n
 			}
 		}
@@ -105,7 +135,9 @@ func nodesOf(value any, n int) int {
 
 // customChecks are what upstream asks about the objects of one version of a kind.
 type customChecks struct {
-	of         *apiextensionsv1.CustomResourceDefinition
+	uid        types.UID // of the definition
+	generation int64     // of its spec, which its status leaves as it is
+	asked      uint64    // when it was asked for last
 	schema     *spec.Schema
 	structural *structuralschema.Structural
 	rules      *cel.Validator
@@ -114,23 +146,45 @@ type customChecks struct {
 
 func (e *customErrors) checksOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*customChecks, error) {
 	key := crd.Name + "/" + version
-	e.mu.Lock()
-	known := e.kinds[key]
-	e.mu.Unlock()
-	if known != nil && known.of == crd {
+	if known := e.known(key); known != nil && known.uid == crd.UID && known.generation == crd.Generation {
 		return known, nil
 	}
 	made, err := newCustomChecks(crd, version)
 	if err != nil || made == nil {
 		return nil, err
 	}
+	e.keep(key, made)
+	return made, nil
+}
+
+// known are the checks that are kept of a version, of whichever definition they are.
+func (e *customErrors) known(key string) *customChecks {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.kinds) >= maxCustomChecks {
-		clear(e.kinds)
+	c := e.kinds[key]
+	if c != nil {
+		e.asked++
+		c.asked = e.asked
 	}
+	return c
+}
+
+// keep keeps checks, and lets go of those that were asked for the longest ago where there are too many.
+func (e *customErrors) keep(key string, made *customChecks) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.kinds[key]; !ok && len(e.kinds) >= maxCustomChecks {
+		oldest := ""
+		for k, c := range e.kinds { // order does not matter: no two were asked for at once
+			if oldest == "" || c.asked < e.kinds[oldest].asked {
+				oldest = k
+			}
+		}
+		delete(e.kinds, oldest)
+	}
+	e.asked++
+	made.asked = e.asked
 	e.kinds[key] = made
-	return made, nil
 }
 
 func newCustomChecks(crd *apiextensionsv1.CustomResourceDefinition, version string) (*customChecks, error) {
@@ -146,7 +200,7 @@ func newCustomChecks(crd *apiextensionsv1.CustomResourceDefinition, version stri
 	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(in, internal, nil); err != nil {
 		return nil, err
 	}
-	c := &customChecks{of: crd, status: subresources != nil && subresources.Status != nil}
+	c := &customChecks{uid: crd.UID, generation: crd.Generation, status: subresources != nil && subresources.Status != nil}
 	if _, c.schema, err = customvalidation.NewSchemaValidator(internal.OpenAPIV3Schema); err != nil {
 		return nil, err
 	}
@@ -191,7 +245,7 @@ func (c *customChecks) many(ctx context.Context, is, was map[string]any) field.E
 		(was == nil || len(listtype.ValidateListSetsAndMaps(nil, c.structural, was)) == 0) {
 		return errs
 	}
-	if c.rules == nil {
+	if c.rules == nil || rulesAbout(c.structural, is, 0) <= freeRules {
 		return nil
 	}
 	var before any
@@ -204,6 +258,60 @@ func (c *customChecks) many(ctx context.Context, is, was map[string]any) field.E
 		return errs
 	}
 	return nil
+}
+
+// rulesAbout counts the rules that are asked about a value and all that is in it, as far as it matters.
+func rulesAbout(s *structuralschema.Structural, value any, n int) int {
+	n += len(s.XValidations)
+	var every *structuralschema.Structural
+	if s.AdditionalProperties != nil {
+		every = s.AdditionalProperties.Structural
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for key, one := range v { // order does not matter: they are counted
+			if of, ok := s.Properties[key]; ok && n <= freeRules {
+				n = rulesAbout(&of, one, n)
+			}
+			if every != nil && n <= freeRules {
+				n = rulesAbout(every, one, n)
+			}
+		}
+	case []any:
+		for i := 0; s.Items != nil && i < len(v) && n <= freeRules; i++ {
+			n = rulesAbout(s.Items, v[i], n)
+		}
+	}
+	if s.ValueValidation != nil {
+		for i := range s.ValueValidation.AllOf {
+			n = nestedRulesAbout(&s.ValueValidation.AllOf[i], value, n)
+		}
+	}
+	return n
+}
+
+// nestedRulesAbout is rulesAbout for what all of is said of a value.
+func nestedRulesAbout(s *structuralschema.NestedValueValidation, value any, n int) int {
+	n += len(s.XValidations)
+	switch v := value.(type) {
+	case map[string]any:
+		for key, one := range v { // order does not matter: they are counted
+			if of, ok := s.Properties[key]; ok && n <= freeRules {
+				n = nestedRulesAbout(&of, one, n)
+			}
+			if s.AdditionalProperties != nil && n <= freeRules {
+				n = nestedRulesAbout(s.AdditionalProperties, one, n)
+			}
+		}
+	case []any:
+		for i := 0; s.Items != nil && i < len(v) && n <= freeRules; i++ {
+			n = nestedRulesAbout(s.Items, v[i], n)
+		}
+	}
+	for i := range s.AllOf {
+		n = nestedRulesAbout(&s.AllOf[i], value, n)
+	}
+	return n
 }
 
 // bySchema are the first errors by the schema.

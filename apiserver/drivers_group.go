@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"fmt"
+
 	"context"
 	"errors"
 
@@ -157,8 +159,43 @@ func (l *limits) drivers(spec *field.Path, obj runtime.Object) bool {
 		l.count(spec.Child("drivers"), len(o.Spec.Drivers), fsm.MaxNodeDrivers)
 	case *storage.CSIStorageCapacity:
 		l.selector(field.NewPath("nodeTopology"), o.NodeTopology)
+	case *resource.ResourceClaim:
+		l.expressions(spec.Child("devices"), deviceSelectors(&o.Spec))
+	case *resource.ResourceClaimTemplate:
+		l.expressions(spec.Child("spec", "devices"), deviceSelectors(&o.Spec.Spec))
+	case *resource.DeviceClass:
+		l.expressions(spec.Child("selectors"), o.Spec.Selectors)
 	default:
 		return false
 	}
 	return true
+}
+
+// maxExpressionBytes bounds the expressions of one object together: to compile them takes some eight microseconds for each byte.
+const maxExpressionBytes = 64 << 10
+
+func (l *limits) expressions(at *field.Path, selectors []resource.DeviceSelector) {
+	n := 0
+	for i := range selectors {
+		if selectors[i].CEL != nil {
+			n += len(selectors[i].CEL.Expression)
+		}
+	}
+	if n > maxExpressionBytes {
+		l.ErrorList = append(l.ErrorList, field.Forbidden(at, fmt.Sprintf("the expressions of its selectors have %d bytes together, and may have %d", n, maxExpressionBytes)))
+	}
+}
+
+// deviceSelectors are all of a claim.
+func deviceSelectors(claim *resource.ResourceClaimSpec) (all []resource.DeviceSelector) {
+	for i := range claim.Devices.Requests {
+		r := &claim.Devices.Requests[i]
+		if r.Exactly != nil {
+			all = append(all, r.Exactly.Selectors...)
+		}
+		for k := range r.FirstAvailable {
+			all = append(all, r.FirstAvailable[k].Selectors...)
+		}
+	}
+	return all
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/apis/resource"
+
 	"github.com/berth-dev/berth/fsm"
 )
 
@@ -119,4 +122,27 @@ func TestDriverKindsAreAsInKubernetes(t *testing.T) {
 		drivers = append(drivers, fmt.Sprintf("{name: d%d.example.com, nodeID: one}", i))
 	}
 	k.refused("apiVersion: storage.k8s.io/v1\nkind: CSINode\nmetadata: {name: n2}\nspec: {drivers: ["+strings.Join(drivers, ", ")+"]}", []string{"create"}, "spec.drivers: Too many")
+}
+
+// TestExpressionsOfDevices: what compiling all expressions of an object costs is bounded.
+func TestExpressionsOfDevices(t *testing.T) {
+	selectors := make([]resource.DeviceSelector, 8)
+	for i := range selectors {
+		selectors[i].CEL = &resource.CELDeviceSelector{Expression: strings.Repeat("x", 8<<10)}
+	}
+	claim := resource.ResourceClaimSpec{Devices: resource.DeviceClaim{Requests: []resource.DeviceRequest{
+		{Exactly: &resource.ExactDeviceRequest{Selectors: selectors[:4]}},
+		{FirstAvailable: []resource.DeviceSubRequest{{Selectors: selectors[4:6]}, {Selectors: selectors[6:]}}},
+	}}}
+	for _, o := range []runtime.Object{
+		&resource.ResourceClaim{Spec: claim}, &resource.ResourceClaimTemplate{Spec: resource.ResourceClaimTemplateSpec{Spec: claim}},
+		&resource.DeviceClass{Spec: resource.DeviceClassSpec{Selectors: selectors}},
+	} {
+		selectors[7].CEL.Expression = strings.Repeat("x", 8<<10)
+		if err := checkLimits(o); err != nil {
+			t.Errorf("%T: %v", o, err)
+		}
+		selectors[7].CEL.Expression += "x"
+		wantStatus(t, checkLimits(o), 422, "have 65537 bytes together, and may have 65536")
+	}
 }

@@ -58,6 +58,9 @@ func (f *fairShare) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if one.bytes = req.ContentLength; one.bytes < 0 || one.bytes > f.bodyBytes {
 			one.bytes = f.bodyBytes // no more of it is read
 		}
+		if one.bytes >= freeShapeBytes {
+			one.bytes *= 2 // it is held by who looks at it (bodies), and by who makes an object of it
+		}
 	}
 	writes := one.bytes > 0
 	if ok {

@@ -83,10 +83,11 @@ func TestFairShare(t *testing.T) {
 	}{
 		"requests":                  {pods, 0, maxClientRequests, "512 requests under way"},
 		"watches":                   {watch, 0, maxClientStreams, "2048 watches, logs and streams open"},
-		"bytes":                     {pods, 1 << 20, maxClientBytes >> 20, "requests of 67108864 bytes under way"},
+		"bytes":                     {pods, 1 << 20, maxClientBytes >> 21, "requests of 67108864 bytes under way"},
 		"watches of long selectors": {watch + "&labelSelector=" + url.QueryEscape(longSelector(maxSelectorBytes-100)), 0, maxClientBytes / (maxSelectorBytes * selectorByteHolds), "bytes under way"},
-		"bytes of unknown length":   {pods, -1, maxClientBytes / (3 << 20), "bytes under way"},
-		"more than a body may have": {pods, 1 << 40, maxClientBytes / (3 << 20), "bytes under way"},
+		"bytes of short bodies":     {pods, freeShapeBytes - 1, maxClientRequests, "512 requests under way"},
+		"bytes of unknown length":   {pods, -1, maxClientBytes / (2 * 3 << 20), "bytes under way"},
+		"more than a body may have": {pods, 1 << 40, maxClientBytes / (2 * 3 << 20), "bytes under way"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShareTest()
@@ -115,7 +116,7 @@ func TestFairShare(t *testing.T) {
 func TestFairShareOfAll(t *testing.T) {
 	s := newShareTest()
 	for i := range maxBytes / maxClientBytes {
-		s.begins(maxClientBytes>>21, string(rune('a'+i)), "/", 2<<20)
+		s.begins(maxClientBytes>>22, string(rune('a'+i)), "/", 2<<20)
 	}
 	s.refused(t, "new", "/", 2<<20, "requests of 536870912 bytes are under way")
 	s.begins(1, "new", "/", 0)

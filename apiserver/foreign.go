@@ -2,12 +2,16 @@ package apiserver
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
+	"time"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,9 +19,11 @@ import (
 	runtimejson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/fsm"
 )
 
 // careful looks at what is to be decoded before upstream's serializer does, see codec.CheckForeign. It is comparable, as
@@ -50,6 +56,9 @@ func (c careful) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	if err == nil && c.mediaType == runtime.ContentTypeProtobuf && len(data) >= freeShapeBytes {
 		err = checkObjectShape(obj) // of other forms the body was looked at
 	}
+	if a, ok := obj.(*autoscalingv1.HorizontalPodAutoscaler); ok && err == nil {
+		err = checkTextsOf(a.Annotations)
+	}
 	return obj, kind, err
 }
 
@@ -65,8 +74,8 @@ func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
 		if t == nil {
 			return nil
 		}
-		if len(object) >= freeShapeBytes && codec.Values(object, t, maxContents) > maxContents {
-			return apierrors.NewBadRequest(tooManyValues)
+		if most := contentsOf(said.Kind); len(object) >= freeShapeBytes && codec.Values(object, t, most) > most {
+			return apierrors.NewBadRequest(tooManyValues(most))
 		}
 		return told(t, codec.CheckForeign(object, t))
 	case runtime.ContentTypeYAML:
@@ -148,17 +157,22 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	form, known := formOfBody(req)
-	patch := info.Verb == "patch"
+	of := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	var t reflect.Type // of the object that a patch becomes by itself
-	if merged := form == string(types.StrategicMergePatchType); patch && (merged || form == string(types.ApplyYAMLPatchType)) {
-		t = b.kinds[schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}]
+	merged := form == string(types.StrategicMergePatchType)
+	if info.Verb == "patch" && (merged || form == string(types.ApplyYAMLPatchType)) {
+		t = b.kinds[of]
+		if merged && (t == nil || info.Subresource == "scale") {
+			t = metadataType // what all kinds have in common
+		}
 	}
 	short := req.ContentLength >= 0 && req.ContentLength < freeShapeBytes
-	if !known || t == nil && short || b.longRunning(req, info) {
+	replaced := info.Verb == "update" && form == runtime.ContentTypeProtobuf
+	if !known && !replaced || t == nil && short || b.longRunning(req, info) {
 		b.next.ServeHTTP(w, req)
 		return
 	}
-	body, err := io.ReadAll(io.LimitReader(req.Body, b.bytes+1))
+	body, err := readBody(req, b.bytes)
 	if err != nil {
 		refuse(apierrors.NewBadRequest(fmt.Sprintf("the body of the request could not be read: %v", err)), w, req)
 		return
@@ -167,13 +181,153 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(body), req.Body), req.Body} // one that is too long is upstream's to refuse
+	if replaced {
+		b.replace(w, req, info, body)
+		return
+	}
 	if int64(len(body)) <= b.bytes {
-		if err := checkBody(body, form, t); err != nil {
+		s, err := checkBody(body, form, t)
+		if err == nil {
+			err = b.checkShape(s, req, info)
+		}
+		if !isPlan(info) { // which is charged as it is planned
+			owe(req.Context(), time.Duration(s.values+s.managed)*valueCosts)
+		}
+		if err == nil && merged && t != nil {
+			var m *merge
+			if m, err = newMerge(body, of, t); m != nil {
+				req = req.WithContext(withMerge(req.Context(), m))
+			}
+		}
+		if err != nil {
 			refuse(err, w, req)
 			return
 		}
 	}
 	b.next.ServeHTTP(w, req)
+}
+
+// replace serves an update in protobuf. Its decoder knows nothing of what is stored: what has too much of something, as what is stored has,
+// goes on as JSON.
+func (b *bodies) replace(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, body []byte) {
+	text, err := tooLong(body, legacyscheme.Scheme)
+	if err != nil {
+		s := shapeOf(text)
+		if b.checkShape(s, req, info) != nil {
+			refuse(err, w, req)
+			return
+		}
+		req = req.Clone(req.Context())
+		req.Header.Set("Content-Type", runtime.ContentTypeJSON)
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+	}
+	b.next.ServeHTTP(w, req)
+}
+
+// tooLong is an object of protobuf as JSON, and an error, if it has too much of something. What is wrong with it otherwise careful says.
+func tooLong(body []byte, scheme *runtime.Scheme) ([]byte, error) {
+	apiVersion, kind, raw, ok := codec.Envelope(body)
+	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
+	t := scheme.AllKnownTypes()[gvk]
+	if !ok || t == nil {
+		return nil, nil
+	}
+	if n := codec.Values(raw, t, maxContents); n <= maxEntries || n > maxContents || codec.CheckForeign(raw, t) != nil {
+		return nil, nil
+	}
+	obj, ok := reflect.New(t).Interface().(interface {
+		codec.Object
+		runtime.Object
+	})
+	if !ok || obj.Unmarshal(raw) != nil {
+		return nil, nil
+	}
+	over := checkObjectShape(obj)
+	if over == nil {
+		return nil, nil
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	text, err := json.Marshal(obj)
+	if err != nil {
+		return nil, nil //nolint:nilerr // it is refused as it is
+	}
+	return text, over
+}
+
+// contentsOf is how many values an object of a kind may have.
+func contentsOf(kind string) int {
+	if kind == "CustomResourceDefinition" {
+		return maxLargeContents
+	}
+	return maxContents
+}
+
+// readBody reads a body, and one byte of what is beyond the bound.
+func readBody(req *http.Request, most int64) ([]byte, error) {
+	var b bytes.Buffer
+	if n := req.ContentLength; n >= 0 {
+		b.Grow(int(min(n, most+1)) + bytes.MinRead) // and is not made anew again and again
+	}
+	_, err := b.ReadFrom(io.LimitReader(req.Body, most+1))
+	return b.Bytes(), err
+}
+
+// checkShape refuses a body that has too much of something in it. Objects are older than bounds: one that takes the place of another may have
+// what that has too much of.
+func (b *bodies) checkShape(s shape, req *http.Request, info *request.RequestInfo) error {
+	if isPlan(info) || info.Resource == fsm.CustomResourceDefinitions {
+		s.most = maxLargeContents
+	}
+	over := s.over(nil)
+	if over != "" && info.Verb == "update" {
+		over = s.over(b.stored(req, info))
+	}
+	if over != "" {
+		return apierrors.NewRequestEntityTooLargeError(over)
+	}
+	return nil
+}
+
+// stored is the shape of the object that a request is about, as it is stored; nil if that cannot be told.
+func (b *bodies) stored(req *http.Request, info *request.RequestInfo) *shape {
+	asked := *info
+	asked.Verb = "get"
+	who, _ := request.UserFrom(req.Context())
+	get := req.Clone(request.WithUser(request.WithRequestInfo(bare{req.Context()}, &asked), who))
+	get.Method, get.Body, get.ContentLength = http.MethodGet, http.NoBody, 0
+	get.URL = &url.URL{Path: req.URL.Path}
+	get.RequestURI = get.URL.RequestURI()
+	get.Header = http.Header{"Accept": {runtime.ContentTypeJSON}}
+	kept := &keptAnswer{header: http.Header{}}
+	b.next.ServeHTTP(kept, get)
+	if kept.code != http.StatusOK {
+		return nil
+	}
+	s := shapeOf(kept.Bytes())
+	return &s
+}
+
+// keptAnswer is an answer that nobody is sent.
+type keptAnswer struct {
+	bytes.Buffer
+	header http.Header
+	code   int
+}
+
+// Header implements http.ResponseWriter.
+func (k *keptAnswer) Header() http.Header { return k.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (k *keptAnswer) WriteHeader(code int) {
+	if k.code == 0 {
+		k.code = code
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (k *keptAnswer) Write(p []byte) (int, error) {
+	k.WriteHeader(http.StatusOK)
+	return k.Buffer.Write(p)
 }
 
 // formOfBody is the media type of a body, and whether it is of those that are read here.
@@ -192,26 +346,35 @@ func formOfBody(req *http.Request) (form string, known bool) {
 	return form, false
 }
 
-// checkBody looks at one body. t, if it is not nil, is the type of the object that it becomes.
-func checkBody(body []byte, form string, t reflect.Type) error {
+// checkBody looks at one body, and gives its shape if it is long enough to have one. t, if it is not nil, is the type of the object that
+// it becomes.
+func checkBody(body []byte, form string, t reflect.Type) (s shape, err error) {
 	text, odd := body, body
 	if form == runtime.ContentTypeYAML || form == string(types.ApplyYAMLPatchType) {
-		var err error
-		if text, err = yamlShape(body); apierrors.IsRequestEntityTooLargeError(err) {
-			return err
-		}
-		if err != nil {
-			text = nil // upstream says what is wrong with it
-		}
-		if odd, err = asJSON(body); err != nil {
-			odd = nil // the same
+		text, err = yamlShape(body)
+		switch {
+		case apierrors.IsRequestEntityTooLargeError(err):
+			return s, err
+		case err != nil:
+			return s, nil // upstream says what is wrong with it
+		case text != nil:
+			odd = text
+		case t != nil:
+			if odd, err = asJSON(body); err != nil {
+				odd = nil // the same
+			}
 		}
 	}
-	if err := checkShape(text, form == string(types.StrategicMergePatchType)); err != nil {
-		return err
+	if len(text) >= freeShapeBytes {
+		s = shapeOf(text)
 	}
 	if t == nil {
-		return nil
+		return s, nil
 	}
-	return told(t, codec.CheckForeignJSON(odd, t))
+	if t == autoscalerType && len(body) > maxTextValues {
+		if err := checkTextsIn(body); err != nil {
+			return s, err
+		}
+	}
+	return s, told(t, codec.CheckForeignJSON(odd, t))
 }

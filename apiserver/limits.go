@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/discovery"
 	"k8s.io/kubernetes/pkg/apis/policy"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/kubernetes/pkg/apis/storage"
@@ -33,9 +34,12 @@ const (
 	maxReferences   = 64  // owner references and finalizers
 	maxManagers     = 256 // of fields
 	maxGrants       = 65536
-	maxContainers   = 128 // of all sorts together
+	maxRules        = 4096 // of a role: they are looked through for requests that nothing allows
+	maxContainers   = 128  // of all sorts together
 	maxHostPorts    = fsm.MaxHostPorts
 	maxPorts        = 512 // of all containers: upstream warns of each pair that is alike
+	maxServicePorts = 512 // of a service, and of what is behind it
+	maxSchedule     = 1024
 	maxPaths        = 512 // in volumes: the same
 	maxVolumes      = 256
 	maxTolerations  = 128
@@ -105,6 +109,7 @@ func limitsOf(obj runtime.Object) field.ErrorList {
 	l.count(path.Child("ownerReferences"), len(m.GetOwnerReferences()), maxReferences)
 	l.count(path.Child("finalizers"), len(m.GetFinalizers()), maxReferences)
 	l.count(path.Child("managedFields"), len(m.GetManagedFields()), maxManagers)
+	l.managed(path.Child("managedFields"), m)
 	spec := field.NewPath("spec")
 	switch o := obj.(type) {
 	case *core.Pod:
@@ -114,6 +119,13 @@ func limitsOf(obj runtime.Object) field.ErrorList {
 		l.selector(spec.Child("selector"), o.Spec.Selector)
 	case *core.Service:
 		l.count(spec.Child("selector"), len(o.Spec.Selector), maxExpressions)
+		l.count(spec.Child("ports"), len(o.Spec.Ports), maxServicePorts)
+	case *core.Endpoints:
+		for i := range o.Subsets {
+			l.count(field.NewPath("subsets").Index(i).Child("ports"), len(o.Subsets[i].Ports), maxServicePorts)
+		}
+	case *discovery.EndpointSlice:
+		l.count(field.NewPath("ports"), len(o.Ports), maxServicePorts)
 	case *core.ResourceQuota:
 		l.resourceQuota(spec, o)
 	case *core.LimitRange:
@@ -142,19 +154,45 @@ func limitsOf(obj runtime.Object) field.ErrorList {
 	return l.ErrorList
 }
 
+// freeManagedBytes is how long managed fields are that cannot be too many.
+const freeManagedBytes = 2 * maxContents
+
+// managed bounds what is known of who manages an object's fields: it is walked through with every write, for each manager.
+func (l *limits) managed(path *field.Path, m metav1.Object) {
+	if managedBytes(m) <= freeManagedBytes {
+		return
+	}
+	n := 0
+	for _, of := range m.GetManagedFields() {
+		if of.FieldsV1 != nil {
+			s := shapeIn(of.FieldsV1.Raw, true)
+			n += s.managed
+		}
+	}
+	if n > maxContents {
+		l.ErrorList = append(l.ErrorList, &field.Error{Type: field.ErrorTypeTooMany, Field: path.String(), BadValue: n, Detail: fmt.Sprintf(
+			"managers may manage %d fields together", maxContents)})
+	}
+}
+
 // grants bounds what a role grants, one verb on one resource counting as one: whoever writes the role, or gives it to somebody, is asked
 // for each whether he has it.
 func (l *limits) grants(rules []rbac.PolicyRule) {
-	n := 0
+	l.count(field.NewPath("rules"), len(rules), maxRules)
+	if grantsOf(rules) > maxGrants {
+		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
+			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
+	}
+}
+
+// grantsOf is how much rules grant, as far as it matters.
+func grantsOf(rules []rbac.PolicyRule) (n int) {
 	for i := range rules {
 		r := &rules[i]
 		n = addGrants(n, len(r.Verbs), len(r.NonResourceURLs))
 		n = addGrants(n, len(r.Verbs), len(r.APIGroups), len(r.Resources), max(1, len(r.ResourceNames)))
 	}
-	if n > maxGrants {
-		l.ErrorList = append(l.ErrorList, field.Forbidden(field.NewPath("rules"), fmt.Sprintf(
-			"verbs times groups times resources times names come to more than %d, all rules together", maxGrants)))
-	}
+	return n
 }
 
 // addGrants adds a product, as far as it matters.
@@ -195,6 +233,9 @@ func (l *limits) template(obj runtime.Object) {
 		l.setPods(o, templateBytes(template))
 	case *batch.CronJob:
 		most -= addedLabels
+		if len(o.Spec.Schedule) > maxSchedule { // it is read, and warned of, many times
+			l.ErrorList = append(l.ErrorList, field.TooLong(field.NewPath("spec", "schedule"), "", maxSchedule))
+		}
 		// Its controller counts the times since then, one by one where they are too many for a duration.
 		if at := o.Status.LastScheduleTime; at != nil && at.UTC().Year() < 1970 {
 			l.ErrorList = append(l.ErrorList, field.Invalid(field.NewPath("status", "lastScheduleTime"), at, "must not be before 1970"))

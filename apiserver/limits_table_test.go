@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/berth-dev/berth/docs"
@@ -60,7 +61,7 @@ func TestTheTableOfLimits(t *testing.T) {
 				return &storage.StorageClass{AllowedTopologies: make([]core.TopologySelectorTerm, n)}
 			})
 		},
-		"of them, requests of one user; of one node, to each signer": certificateShares,
+		"of them, requests of one user; by one token to join; of one node, to each signer": certificateShares,
 		"bytes of a request for a certificate; requests that are kept": func(t *testing.T, r docs.Row) {
 			numbers := r.Numbers(t, 2)
 			for _, more := range []int{0, 1} {
@@ -153,6 +154,24 @@ func TestTheTableOfLimits(t *testing.T) {
 		},
 		"what a role grants: verbs times groups times resources times names, all rules together": func(t *testing.T, r docs.Row) {
 			if n := r.Numbers(t, 1); n[0] != maxGrants { // TestRolesThatGrantTooMuch
+				t.Errorf("the row says %d", n)
+			}
+		},
+		"rules of a role": func(t *testing.T, r docs.Row) {
+			holds(t, r.Numbers(t, 1)[0], "rules", func(n int) runtime.Object { return &rbac.Role{Rules: make([]rbac.PolicyRule, n)} })
+		},
+		"what is given by a role or a binding, times the rules that the giver has by all his bindings, as each is compared with each; without the right to escalate or bind": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != maxCompared { // TestWhatIsGivenIsBounded
+				t.Errorf("the row says %d", n)
+			}
+		},
+		"bytes of the expressions of a ResourceClaim, its template or a DeviceClass, together": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != maxExpressionBytes { // TestExpressionsOfDevices
+				t.Errorf("the row says %d", n)
+			}
+		},
+		"bytes of labels and annotations of a node's own lease": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[0] != maxLeaseNotes { // TestLeasesOfNodes
 				t.Errorf("the row says %d", n)
 			}
 		},
@@ -552,48 +571,4 @@ func resources(n int) corev1.ResourceList {
 		list[corev1.ResourceName(name)] = resource.MustParse("1")
 	}
 	return list
-}
-
-// podTerms are a pod's required anti-affinity and preferred affinity.
-func podTerms(p *corev1.Pod) (required *[]corev1.PodAffinityTerm, preferred *[]corev1.WeightedPodAffinityTerm) {
-	if p.Spec.Affinity == nil {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}, PodAntiAffinity: &corev1.PodAntiAffinity{}}
-	}
-	return &p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
-		&p.Spec.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-}
-
-func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
-	if p.Spec.Affinity == nil {
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
-	}
-	return p.Spec.Affinity.NodeAffinity
-}
-
-func terms(n int) (out []corev1.PodAffinityTerm) {
-	for _, key := range many(n, "key-%d") {
-		out = append(out, corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: &metav1.LabelSelector{}})
-	}
-	return out
-}
-
-func spread(n int) (out []corev1.TopologySpreadConstraint) {
-	for _, key := range many(n, "key-%d") {
-		out = append(out, corev1.TopologySpreadConstraint{
-			MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: numbered(1)},
-		})
-	}
-	return out
-}
-
-func nodeTerms(n, expressions, values int) (out []corev1.NodeSelectorTerm) {
-	for range n {
-		var t corev1.NodeSelectorTerm
-		for _, key := range many(expressions, "k%d") {
-			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
-				Key: key, Operator: corev1.NodeSelectorOpIn, Values: many(values, "v%d")})
-		}
-		out = append(out, t)
-	}
-	return out
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/apis/coordination"
 	core "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
@@ -60,6 +61,8 @@ func (g nodeGuard) Validate(_ context.Context, a admission.Attributes, _ admissi
 		err = checkPodOf(o, a.GetOldObject())
 	case *core.Event:
 		err = g.checkEvent(node, o)
+	case *coordination.Lease:
+		err = checkLeaseOf(o, a.GetOldObject())
 	}
 	if err != nil {
 		return admission.NewForbidden(a, err)
@@ -98,6 +101,30 @@ func checkPodOf(said *core.Pod, before any) error {
 	}
 	if !equality.Semantic.DeepEqual(said.Finalizers, old.Finalizers) {
 		return errors.New("metadata.finalizers: a node does not set them")
+	}
+	return nil
+}
+
+// maxLeaseNotes bounds the labels and annotations of a node's lease, in bytes.
+const maxLeaseNotes = 4 << 10
+
+// checkLeaseOf: a node's lease holds up nothing, and says little.
+func checkLeaseOf(said *coordination.Lease, before any) error {
+	old, is := before.(*coordination.Lease)
+	if !is || old == nil {
+		old = new(coordination.Lease)
+	}
+	if !equality.Semantic.DeepEqual(said.Finalizers, old.Finalizers) {
+		return errors.New("metadata.finalizers: a node does not set them")
+	}
+	notes := 0
+	for _, of := range []map[string]string{said.Labels, said.Annotations} {
+		for key, value := range of {
+			notes += len(key) + len(value)
+		}
+	}
+	if notes > maxLeaseNotes {
+		return fmt.Errorf("metadata: labels and annotations of a node's lease may have %d bytes, and have %d", maxLeaseNotes, notes)
 	}
 	return nil
 }

@@ -380,3 +380,32 @@ func TestNodeRestriction(t *testing.T) {
 		})
 	}
 }
+
+// TestLeasesOfNodes: a node renews its lease, and holds nobody up by it.
+func TestLeasesOfNodes(t *testing.T) {
+	_, root, n1 := ofNodes(t)
+	ctx := t.Context()
+	leases := n1.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	made, err := leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(l *coordinationv1.Lease){
+		"metadata.finalizers": func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.com/held"} },
+		"labels and annotations of a node's lease may have 4096 bytes": func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{"note": strings.Repeat("x", 5000)}
+		},
+	} {
+		l := made.DeepCopy()
+		change(l)
+		_, err := leases.Update(ctx, l, metav1.UpdateOptions{})
+		wantStatus(t, err, 403, what)
+	}
+	if _, err := leases.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
+	}
+	made.Finalizers = []string{"example.com/held"}
+	if _, err := root.CoordinationV1().Leases(corev1.NamespaceNodeLease).Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -38,6 +38,8 @@ type seen struct {
 const (
 	// paceBurst is what an account holds at the most, paceDebt what is owed at the most.
 	paceBurst, paceDebt = time.Second, 100 * time.Millisecond
+	// paceDeepDebt is what is owed at the most for one object (owe).
+	paceDeepDebt = 2 * time.Second
 	// paceShare is the part of the processors that compute lists, by which an account fills.
 	paceShare = 4
 	// asksFor is how long somebody counts as one who asks.
@@ -97,7 +99,7 @@ func (p *pace) try(user string, costs time.Duration) (wait time.Duration) {
 	if a.left <= 0 && p.othersAsk(user, now) {
 		return time.Duration(float64(time.Microsecond-a.left) / p.share)
 	}
-	a.left = max(a.left-costs, -paceDebt)
+	a.left = min(a.left, max(a.left-costs, -paceDebt))
 	return 0
 }
 
@@ -109,7 +111,18 @@ func (p *pace) charge(user string, costs time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.fill(user, time.Now())
-	a.left = max(a.left-costs, -paceDebt)
+	a.left = min(a.left, max(a.left-costs, -paceDebt))
+}
+
+// owe is charge for what is computed in one piece and takes long: more may be owed by it.
+func (p *pace) owe(user string, costs time.Duration) {
+	if p.share == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.fill(user, time.Now())
+	a.left = min(a.left, max(a.left-costs, -paceDeepDebt))
 }
 
 // fill is a user's account as it is now, with mu held. Those that are full again are forgotten when one is made, once a second at most.

@@ -60,11 +60,12 @@ func (g *registry) rolesGroup() (genericapiserver.APIGroupInfo, error) {
 		made[d.kind.resource.Resource] = s
 	}
 	rules := g.rights.roles.Resolver()
+	giving := func(s givingStorage) rest.Storage { return givers{s, g.rights, rules} }
 	return groupOf(rbacv1.SchemeGroupVersion, map[string]rest.Storage{
-		fsm.Roles:               rolepolicy.NewStorage(made[fsm.Roles], g.rights, rules),
-		fsm.RoleBindings:        rolebindingpolicy.NewStorage(made[fsm.RoleBindings], g.rights, rules),
-		fsm.ClusterRoles:        clusterrolepolicy.NewStorage(made[fsm.ClusterRoles], g.rights, rules),
-		fsm.ClusterRoleBindings: clusterrolebindingpolicy.NewStorage(made[fsm.ClusterRoleBindings], g.rights, rules),
+		fsm.Roles:               giving(rolepolicy.NewStorage(made[fsm.Roles], g.rights, rules)),
+		fsm.RoleBindings:        giving(rolebindingpolicy.NewStorage(made[fsm.RoleBindings], g.rights, rules)),
+		fsm.ClusterRoles:        giving(clusterrolepolicy.NewStorage(made[fsm.ClusterRoles], g.rights, rules)),
+		fsm.ClusterRoleBindings: giving(clusterrolebindingpolicy.NewStorage(made[fsm.ClusterRoleBindings], g.rights, rules)),
 	}), nil
 }
 

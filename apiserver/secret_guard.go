@@ -72,7 +72,7 @@ func podSpecOf(obj runtime.Object) *core.PodSpec {
 }
 
 // revisionGuard is an admission plugin: revisions of StatefulSets and DaemonSets, which hold templates that were
-// asked about when they were written, are written by controllers, whatever roles say. Nor is a Deployment's controller asked to
+// asked about when they were written, are written by controllers, whatever roles say, and so is which of them a StatefulSet's pods are of. Nor is a Deployment's controller asked to
 // write another revision's template in its own name.
 type revisionGuard struct{}
 
@@ -89,11 +89,20 @@ func (revisionGuard) Validate(_ context.Context, a admission.Attributes, _ admis
 	if a.GetResource().GroupResource() == apps.Resource("controllerrevisions") {
 		return admission.NewForbidden(a, errors.New("revisions hold templates of pods; controllers and system:masters write them"))
 	}
+	if now, ok := a.GetObject().(*apps.StatefulSet); ok {
+		if old, ok := a.GetOldObject().(*apps.StatefulSet); ok && old != nil && !sameRevisions(&now.Status, &old.Status) {
+			return admission.NewForbidden(a, errors.New("status.currentRevision, status.updateRevision: pods are made of what they name; controllers and system:masters write them"))
+		}
+	}
 	if d, ok := a.GetObject().(*apps.Deployment); ok && d.Spec.RollbackTo != nil && !hadRollback(a.GetOldObject()) {
 		return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s]: its controller would write a template that nobody is asked about; write the template itself, as kubectl rollout undo does",
 			appsv1.DeprecatedRollbackTo))
 	}
 	return nil
+}
+
+func sameRevisions(a, b *apps.StatefulSetStatus) bool {
+	return a.CurrentRevision == b.CurrentRevision && a.UpdateRevision == b.UpdateRevision
 }
 
 // hadRollback: the annotation was there before, and its controller takes it away.

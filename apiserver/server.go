@@ -182,6 +182,9 @@ func genericConfig(config Config, authenticate authenticator.Request, rights *ri
 		asOthers := tellUntold(chain) // whom one may act as is asked outside of the audit trail, which keeps upstream's answer
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			selectors, err := checkSelectors(req.URL.RawQuery)
+			if err == nil {
+				err = checkToken(req)
+			}
 			if err != nil {
 				refuse(err, w, req)
 				return

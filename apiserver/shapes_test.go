@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -27,18 +26,42 @@ func TestShapes(t *testing.T) {
 		"deep":              {strings.Repeat(`{"n":[`, maxNesting/2) + strings.Repeat("]}", maxNesting/2), ""},
 		"deeper":            {strings.Repeat(`{"n":[`, maxNesting/2) + "{}" + strings.Repeat("]}", maxNesting/2), "lies in 256 others"},
 		"many in many":      {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, 100), ",") + `]`, ""},
-		"many in many many": {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, maxContents/1000), ",") + `]`, "the whole has more than 262144 values"},
-		"empty ones":        {`[` + strings.TrimSuffix(strings.Repeat(`[`+strings.TrimSuffix(strings.Repeat("{},", 10_000), ",")+`],`, 14), ",") + `]`, "the whole has more than 262144 values"},
+		"many in many many": {`[` + strings.TrimSuffix(strings.Repeat(`[`+entries(1000)+`],`, maxContents/1000), ",") + `]`, "the whole has more than 131072 values"},
+		"empty ones":        {`[` + strings.TrimSuffix(strings.Repeat(`[`+strings.TrimSuffix(strings.Repeat("{},", 10_000), ",")+`],`, 14), ",") + `]`, "the whole has more than 131072 values"},
 		"no JSON":           {`]}"\`, ""},
 		"nothing":           {``, ""},
 	} {
-		if got := shapeOf([]byte(c.text)).over; (c.over == "") != (got == "") || !strings.Contains(got, c.over) {
+		if got := overOf(c.text); (c.over == "") != (got == "") || !strings.Contains(got, c.over) {
 			t.Errorf("%s: %q, want %q", name, got, c.over)
 		}
 	}
-	s := shapeOf([]byte(`{"a":[1,2,3],"b":{"c":[4,5]}}`))
-	if s.longest != 3 || s.work != 9+4 {
-		t.Errorf("%+v", s)
+}
+
+func overOf(text string) string {
+	s := shapeOf([]byte(text))
+	return s.over(nil)
+}
+
+// What was over a bound may be so as far as it was, wherever it is in its lists now.
+func TestShapesOfBefore(t *testing.T) {
+	list := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("1,", n), ",") + "]" }
+	of := func(text string) *shape {
+		s := shapeOf([]byte(text))
+		return &s
+	}
+	before := of(`{"c":[{"a":[]},{"a":` + list(maxEntries+2) + `}]}`)
+	for name, c := range map[string]struct{ text, over string }{
+		"as before":       {`{"c":[{"a":` + list(maxEntries+2) + `}]}`, ""},
+		"less":            {`{"c":[{"a":` + list(maxEntries+1) + `}]}`, ""},
+		"more":            {`{"c":[{"a":` + list(maxEntries+3) + `}]}`, "c[0].a has more than 16384 entries"},
+		"twice":           {`{"c":[{"a":` + list(maxEntries+1) + `},{"a":` + list(maxEntries+1) + `}]}`, "c[1].a has more than 16384 entries"},
+		"elsewhere":       {`{"c":[{"b":` + list(maxEntries+1) + `}]}`, "c[0].b has more than 16384 entries"},
+		"managed":         {`{"m":[{"fieldsV1":{"a":` + list(maxEntries+1) + `}}]}`, ""},
+		"managed, longer": {`{"m":[{"fieldsV1":{"a":` + list(maxEntries+2) + `}}]}`, "m[0].fieldsV1.a has more than 16384 entries"},
+	} {
+		if got := of(c.text).over(before); got != c.over {
+			t.Errorf("%s: %q, want %q", name, got, c.over)
+		}
 	}
 }
 
@@ -51,11 +74,16 @@ func TestTheTableOfShapes(t *testing.T) {
 		}
 	}
 	docs.Hold(t, "../docs/limits.md", "## What is sent", map[string]func(*testing.T, docs.Row){
-		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too": is(maxEntries),
-		"values of a body, all together; bytes of one in YAML that is not JSON":                                 is(maxContents, maxYAMLBytes),
-		"lists and maps in each other, in a body of 32 KiB and more":                                            is(maxNesting),
-		"entries of a list in a strategic merge; squares of the entries of all its lists together":              is(maxMergeEntries, maxMergeWork),
-		"errors that are told of one object; bytes of them":                                                     is(maxToldErrors, maxToldBytes),
+		"entries of one list or map, in JSON, YAML, patches and protobuf (there with 400), of custom kinds too":                                                   is(maxEntries),
+		"values of a body, all together, and of a custom object with its defaults; of a plan or a definition of a kind; bytes of a body in YAML that is not JSON": is(maxContents, maxLargeContents, maxYAMLBytes),
+		"fields that the managers of an object manage together":                                                                                                   is(maxContents),     // TestManagersOfManyFields
+		"ports of a service, and of a subset or slice of its endpoints":                                                                                           is(maxServicePorts), // TestPortsOfServices
+		"bytes of a CronJob's schedule":                              is(maxSchedule),   // TestPortsOfServices
+		"bytes of a bearer token":                                    is(maxTokenBytes), // TestLongTokens
+		"lists and maps in each other, in a body of 32 KiB and more": is(maxNesting),
+		"entries of a list that a strategic merge merges, in it and as it is stored (there with 422); squares of what comes of them together": is(maxMergeEntries, maxMergeWork),
+		"values of an annotation that becomes a part of an autoscaler of `autoscaling/v1`, with 400":                                          is(maxTextValues),
+		"errors that are told of one object; bytes of them":                                                                                   is(maxToldErrors, maxToldBytes),
 	})
 }
 
@@ -90,7 +118,7 @@ func TestListsOfManyEntries(t *testing.T) {
 	wantStatus(t, post(path, "application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "ConfigMap", raw)), 400, told)
 	managed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "many", ManagedFields: []metav1.ManagedFieldsEntry{{
 		Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: of(maxEntries + 1)}}}}}
+		FieldsV1: &metav1.FieldsV1{Raw: of(maxEntries + 2)}}}}}
 	if raw, err = managed.Marshal(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,28 +133,6 @@ func TestListsOfManyEntries(t *testing.T) {
 		_, err := s.client(t).CoreV1().ConfigMaps("default").Patch(ctx, "many", form, of(maxEntries+1), metav1.PatchOptions{FieldManager: "test"})
 		wantStatus(t, err, 413, told)
 	}
-}
-
-// A strategic merge compares all entries of a list with each other.
-func TestLongListsInStrategicMerges(t *testing.T) {
-	s := start(t, newDouble(t), nil)
-	maps := s.client(t).CoreV1().ConfigMaps("default")
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Finalizers: []string{"x.y/z"}}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	patch := func(form types.PatchType, body string) error {
-		_, err := maps.Patch(t.Context(), "m", form, []byte(body), metav1.PatchOptions{})
-		return err
-	}
-	list := func(n int) string { return `["a.b/` + strings.Join(many(n, "%d"), `","a.b/`) + `"]` }
-	for _, field := range []string{"finalizers", "$setElementOrder/finalizers", "$deleteFromPrimitiveList/finalizers"} {
-		wantStatus(t, patch(types.StrategicMergePatchType, fmt.Sprintf(`{"metadata":{%q:%s}}`, field, list(maxMergeEntries+1))), 413,
-			fmt.Sprintf("metadata.%s has 2049 entries; a list of a strategic merge may have 2048", field))
-	}
-	wantStatus(t, patch(types.StrategicMergePatchType, `{"metadata":{"finalizers":`+list(maxMergeEntries)+`}}`), 422, "metadata.finalizers: Too many: 2049: must have at most 64")
-	together := fmt.Sprintf(`{"a":%[1]s,"b":%[1]s,"c":%[1]s}`, list(maxMergeEntries))
-	wantStatus(t, patch(types.StrategicMergePatchType, together), 413, "too long together")
-	wantStatus(t, patch(types.MergePatchType, `{"metadata":{"finalizers":`+list(maxMergeEntries+1)+`}}`), 422, "metadata.finalizers: Too many: 2049: must have at most 64")
 }
 
 // Many small values become large structs: they are counted before they do.
@@ -144,8 +150,8 @@ func TestBodiesOfManyValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues)
-	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxContents) + `{}]}}`
+	wantStatus(t, post("application/vnd.kubernetes.protobuf", inEnvelope(t, "v1", "Pod", raw)), 400, tooManyValues(maxContents))
+	flow := `{apiVersion: v1, kind: Pod, metadata: {name: '"'}, spec: {containers: [` + strings.Repeat("{},", maxYAMLBytes/3) + `{}]}}`
 	wantStatus(t, post("application/yaml", []byte(flow)), 413, "the YAML has more than 524288 bytes")
 	text := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"text"},"data":{"csv":"` + strings.Repeat("1,", maxContents+1) + `"}}`
 	err = s.client(t).CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/yaml").Body([]byte(text)).Do(t.Context()).Error()
@@ -165,7 +171,7 @@ func TestBodiesOfEveryRequestAreLookedAt(t *testing.T) {
 	long := []byte(`{"metadata":{"finalizers":[` + strings.TrimSuffix(strings.Repeat(`"a.b/c",`, maxMergeEntries+1), ",") + `]}}`)
 	for _, form := range []types.PatchType{types.StrategicMergePatchType, types.StrategicMergePatchType + "; x", types.StrategicMergePatchType + ";a=1;a=2"} {
 		err := rest.Patch(form).AbsPath(path).Body(long).Do(t.Context()).Error()
-		wantStatus(t, err, 413, "a list of a strategic merge may have 2048")
+		wantStatus(t, err, 413, "a list that a strategic merge merges may have 2048")
 	}
 	yaml := []byte("kind: DeleteOptions\n#" + strings.Repeat("-\r", maxYAMLBytes))
 	wantStatus(t, rest.Delete().AbsPath(path).SetHeader("Content-Type", "application/yaml").Body(yaml).Do(t.Context()).Error(), 413, "send what is longer as JSON")

@@ -112,6 +112,12 @@ func (t *tables) change(ctx context.Context, key string, cur *current, precondit
 	if err := preconditions.Check(key, cur.own); err != nil {
 		return nil, nil, err
 	}
+	if cur.shown != nil {
+		oweManaged(ctx, metaOf(cur.shown))
+		if err := checkMerge(ctx, t.kind.resource, cur.own); err != nil {
+			return nil, nil, err
+		}
+	}
 	next, _, err := tryUpdate(cur.own, storage.ResponseMeta{ResourceVersion: cur.revision})
 	if err != nil {
 		return nil, nil, err

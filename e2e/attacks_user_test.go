@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 )
@@ -204,6 +205,23 @@ func (a *attacked) classByTemplate(t *testing.T) {
 	}, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("a Deployment of a class that is not there: %v", err)
+	}
+	// What a revision says is not asked about again: its controller would take its template.
+	template.Spec.PriorityClassName = ""
+	back := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "back", Annotations: map[string]string{appsv1.DeprecatedRollbackTo: "1"}},
+		Spec:       appsv1.DeploymentSpec{Selector: selector, Template: template, Replicas: new(int32)},
+	}
+	if _, err := dora.AppsV1().Deployments(ns).Create(t.Context(), back, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a Deployment that goes back: %v", err)
+	}
+	back.Annotations = nil
+	if _, err := dora.AppsV1().Deployments(ns).Create(t.Context(), back, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"0"}}}`, appsv1.DeprecatedRollbackTo)
+	if _, err := dora.AppsV1().Deployments(ns).Patch(t.Context(), "back", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a Deployment that is to go back: %v", err)
 	}
 	pods, err := a.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(pods.Items) > 0 {

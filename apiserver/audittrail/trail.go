@@ -115,7 +115,7 @@ func Open(c Config, logger hclog.Logger) (*Trail, error) {
 			ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15,
 		})))
 	}
-	t.backend = shorten{audit.Union(ways...)}
+	t.backend = newStrangers(shorten{audit.Union(ways...)}, logger)
 	return t, nil
 }
 
