@@ -36,6 +36,9 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if _, mark := begun(r.dir(spec.ID)); mark {
 		return r.resume(spec.ID)
 	}
+	if err := r.endUnseen(spec.ID.Pod); err != nil {
+		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
 	command := slices.Concat(spec.Command, spec.Args)
 	if len(command) == 0 {
 		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
@@ -55,6 +58,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
+	r.keepCgroup(spec.ID)
 	if err := r.cgroups.forContainer(&spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
@@ -102,6 +106,10 @@ func (r *Runtime) undo(id runtime.ID, err error) error {
 	r.removeCgroup(id)
 	var se *runtime.StartError
 	if errors.As(err, &se) {
+		// A shim that could not take its mark back has left one of a command that was not run.
+		if merr := os.Remove(filepath.Join(r.dir(id), shim.StateFile)); merr != nil && !os.IsNotExist(merr) {
+			r.log.Warn("the mark of a command that was not run is left", "container", id.String(), "error", merr)
+		}
 		return err
 	}
 	_ = r.putAside(r.dir(id), id.Pod)
