@@ -26,6 +26,7 @@ type podState struct {
 
 	sandbox        sandboxState
 	ips            []string // of the newest sandbox
+	ipsUnknown     bool     // the runtime has not said them yet
 	sandboxRetryAt time.Time
 	sandboxFailed  int // times in a row
 
@@ -281,7 +282,7 @@ func (p *podState) replaceLost(old *podState) {
 			c.image = cmp.Or(from.image, c.image)
 		}
 	}
-	p.sandbox, p.ips = old.sandbox, old.ips
+	p.sandbox, p.ips, p.ipsUnknown = old.sandbox, old.ips, old.ipsUnknown
 	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
 	p.emit(corev1.EventTypeWarning, "PodRecordLost",
 		"What the node had written down about this pod cannot be read; its containers were found and go on")
@@ -296,6 +297,7 @@ func (p *podState) recall() {
 		p.startTime = t.Time
 	}
 	p.rememberConditions(p.pod.Status.Conditions)
+	p.recallIPs(&p.pod.Status)
 	defer p.recallResize()
 	recall := func(statuses []corev1.ContainerStatus) {
 		for i := range statuses {
@@ -364,7 +366,11 @@ func (p *podState) find(name string) *ctr {
 // observe takes what the runtime reports of a container, or of the pod's sandbox.
 func (p *podState) observe(ev runtime.Event, now time.Time) {
 	if ev.Container == "" {
-		p.sandboxLost()
+		if ev.Sandbox != nil {
+			p.sandboxKnown(ev.Sandbox)
+		} else {
+			p.sandboxLost()
+		}
 		return
 	}
 	c := p.find(ev.Container)
