@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -212,4 +213,24 @@ func TestCgroupIsFoundAgain(t *testing.T) {
 	}
 	eventually(t, "its cgroup is gone", func() bool { return !h.cgroupIsThere(id) })
 	h.emptyRoot()
+}
+
+// A path that is relative is so to the root, as with other runtimes.
+func TestRelativeMountPath(t *testing.T) {
+	h := open(t, Options{})
+	if !h.rt.bind {
+		t.Skip("this host has no mount namespaces for us")
+	}
+	host := t.TempDir()
+	if err := os.WriteFile(filepath.Join(host, "file"), []byte("here\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(t.TempDir(), "a", "data")
+	spec := h.spec(pod("p", shell("cat "+target+"/file; echo $BERTH_VOLUME_V")), 0)
+	spec.Mounts = []runtime.Mount{{Volume: "v", Source: host, Target: strings.TrimPrefix(target, "/")}}
+	id := h.startSpec(spec)
+	h.exit()
+	if got, want := h.logs(id, runtime.LogOptions{}), "here\n"+target+"\n"; got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
 }

@@ -195,7 +195,11 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 		c.WorkDir = work
 	}
 	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, TerminationEnv + "=" + termination}
-	for _, m := range spec.Mounts {
+	volumes := slices.Clone(spec.Mounts)
+	for i := range volumes {
+		volumes[i].Target = filepath.Join("/", volumes[i].Target) // one that is relative is so to the root, as with a kubelet
+	}
+	for _, m := range volumes {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {
 			if err := mounts.Apart(ctx, func() error { return subPath(&m) }); err != nil {
@@ -211,7 +215,7 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 	if r.bind {
 		for _, f := range r.hostMounts(spec.Pod) {
 			// A volume over the file is what the pod wants there.
-			if !slices.ContainsFunc(spec.Mounts, func(m runtime.Mount) bool { return filepath.Clean(m.Target) == f.Target }) {
+			if !slices.ContainsFunc(volumes, func(m runtime.Mount) bool { return m.Target == f.Target }) {
 				c.Mounts = append(c.Mounts, shim.Mount{Source: filepath.Join(dir, f.Source), Target: f.Target})
 			}
 		}
