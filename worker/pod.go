@@ -200,6 +200,7 @@ type ctr struct {
 	missing     int       // times that the runtime did not know it when it was to be killed
 	condemned   time.Time
 	fresh       bool // the next attempt is part of the pod's beginning anew, and the last one does not count
+	turn        bool // it waits for its turn in that, as one of its containers demands it
 	killingTold bool // why it is ended
 	replacedBy  bool // its spec changed: it starts again whatever its restart policy says
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
@@ -401,7 +402,7 @@ func (c *ctr) began(at time.Time) {
 	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
-	c.backedOff, c.replacedBy, c.hooking, c.fresh, c.killingTold = false, false, false, false, false
+	c.backedOff, c.replacedBy, c.hooking, c.fresh, c.turn, c.killingTold = false, false, false, false, false, false
 	c.stop, c.missing, c.condemned, c.condemnedGrace = stopNone, 0, time.Time{}, nil
 	c.probing = newProbing(c.spec)
 }

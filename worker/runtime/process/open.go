@@ -177,7 +177,7 @@ func (r *Runtime) endUnseen(uid types.UID) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(alive) == 0 {
+	if len(alive) == 0 || r.closed {
 		delete(r.unseen, uid)
 		return nil
 	}

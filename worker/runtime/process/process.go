@@ -102,7 +102,7 @@ type Runtime struct {
 	deleting map[string]chan struct{}
 	// unseen are pods from before of which it could not be seen what runs, and when that was told to end, if it was.
 	unseen   map[types.UID]time.Time
-	unseenMu sync.Mutex // held by who ends that
+	unseenMu sync.Mutex // held by who takes over a container later than Open
 	watch    sync.WaitGroup
 }
 

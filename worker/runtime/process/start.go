@@ -76,6 +76,8 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 
 // resume takes over a run that was made already, and of which nothing was seen when this runtime was opened: it is not made again.
 func (r *Runtime) resume(id runtime.ID) error {
+	r.unseenMu.Lock() // nobody adopts what another does
+	defer r.unseenMu.Unlock()
 	if _, err := r.find(id); err == nil {
 		return fmt.Errorf("container %s runs already", id)
 	}
