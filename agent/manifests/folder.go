@@ -158,7 +158,7 @@ func (f *Folder) read(name string, old file, known bool) (now file, same bool) {
 	}
 	if err != nil {
 		f.Logger.Warn("a static pod cannot be run as its file has it now; one that runs goes on as it is", "file", path, "error", err)
-		f.tell(fmt.Sprintf("A static pod cannot be run as its file has it now; one that runs goes on as it is: %v", named(name, err)))
+		f.tell(fmt.Sprintf("A static pod cannot be run as its file has it now; one that runs goes on as it is: %v", err))
 		now.pod, now.key = old.pod, old.key
 		return now, known
 	}
@@ -172,17 +172,10 @@ func (f *Folder) tell(message string) {
 	}
 }
 
-// named is an error that names the file.
-func named(file string, err error) error {
-	if strings.Contains(err.Error(), file) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", file, err)
-}
-
+// decode reads a file. Its errors name it.
 func (f *Folder) decode(path, name string, fi os.FileInfo) (*corev1.Pod, error) {
 	if !fi.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
+		return nil, fmt.Errorf("%s: it is no regular file", name)
 	}
 	// It may have become something else meanwhile, which would hold up whoever opens it.
 	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -195,7 +188,7 @@ func (f *Folder) decode(path, name string, fi os.FileInfo) (*corev1.Pod, error) 
 		return nil, err
 	}
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("it has more than %d bytes", maxBytes)
+		return nil, fmt.Errorf("%s: it has more than %d bytes", name, maxBytes)
 	}
 	return decode(name, data, f.Node)
 }
