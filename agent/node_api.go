@@ -34,7 +34,7 @@ func newNodeAPI(agent *worker.Agent, sampler *worker.Sampler, disk func() (worke
 	if sampler != nil {
 		last = sampler.Last
 	}
-	summary := &worker.Summary{Agent: agent, Measured: last, Disk: disk}
+	summary := &worker.Summary{Agent: agent, Measured: last, Disk: disk, Tasks: worker.ReadTasks}
 	own := prometheus.NewRegistry()
 	own.MustRegister(&nodeCollector{agent: agent, last: last, metrics: resourceMetrics()})
 	mux := http.NewServeMux()

@@ -102,10 +102,20 @@ func (u *uplink) sample(n *sample.Node) {
 
 // Event implements worker.Recorder.
 func (u *uplink) Event(pod *corev1.Pod, eventType, reason, message string) {
-	e := newEvent(pod, eventType, reason, message, time.Now())
+	u.report(newEvent(pod, eventType, reason, message, time.Now()))
+}
+
+// badStaticPod tells, by the node, of a static pod that is not run as it is wanted: there may be no object of it.
+func (u *uplink) badStaticPod(node string) func(message string) {
+	return func(message string) {
+		u.report(nodeEvent(node, corev1.EventTypeWarning, "FailedStaticPod", message, time.Now()))
+	}
+}
+
+func (u *uplink) report(e *corev1.Event) {
 	raw, err := e.Marshal()
 	if err != nil {
-		u.log.Warn("an event can not be encoded", "pod", pod.Name, "reason", reason, "error", err)
+		u.log.Warn("an event can not be encoded", "about", e.InvolvedObject.Name, "reason", e.Reason, "error", err)
 		return
 	}
 	u.client.ReportEvent(raw)

@@ -175,6 +175,6 @@ func (p *workerParts) runSources(ctx context.Context, w *Worker) {
 		link.agent.SetStatic(worker.Manifests{})
 		return
 	}
-	folder := &manifests.Folder{Dir: c.StaticPods, Node: c.Node.Name, Logger: c.Logger}
+	folder := &manifests.Folder{Dir: c.StaticPods, Node: c.Node.Name, Logger: c.Logger, Tell: link.badStaticPod(c.Node.Name)}
 	p.keep(ctx, w, "static pods", func(ctx context.Context) { folder.Run(ctx, link.agent.SetStatic) })
 }

@@ -14,6 +14,10 @@ import (
 // its heartbeats, nobody else is elected, and nothing is written. A pause of the whole machine is one step, however long.
 const hangSteps, hangStep = 5, 3 * time.Second
 
+// patientSteps is that for the files of a snapshot. They are large, and are written beside what Raft waits for: what makes them last is asked for in
+// pieces (snapshotPiece), so that a disk that is slow with them comes back from each, and one that hangs does not.
+const patientSteps = 40
+
 // HungError: the disk has not come back from a call.
 type HungError struct {
 	What string // what was being done
@@ -30,18 +34,27 @@ func (e *HungError) Error() string {
 // calls that are slow, or wait for each other, are no failure.
 type watchedDisk struct {
 	disk.Disk
-	hangs atomic.Pointer[func(*HungError)] // nil: nobody is told
+	steps int
+	hangs *atomic.Pointer[func(*HungError)] // nil in it: nobody is told
 }
+
+// watchDisk watches the calls of a disk.
+func watchDisk(d disk.Disk) *watchedDisk {
+	return &watchedDisk{d, hangSteps, new(atomic.Pointer[func(*HungError)])}
+}
+
+// patient is the same disk, for calls that may take longer. Who is told is the same.
+func (d *watchedDisk) patient() *watchedDisk { return &watchedDisk{d.Disk, patientSteps, d.hangs} }
 
 // call is one of the disk.
 func (d *watchedDisk) call(what, path string, f func() error) error {
-	w := &watch{left: hangSteps}
+	w := &watch{left: d.steps}
 	w.timer = time.AfterFunc(time.Duration(1<<62), func() {
 		if !w.step() {
 			return
 		}
 		if tell := d.hangs.Load(); tell != nil {
-			(*tell)(&HungError{what, path, hangSteps * hangStep})
+			(*tell)(&HungError{what, path, time.Duration(d.steps) * hangStep})
 		}
 	})
 	w.timer.Reset(hangStep)

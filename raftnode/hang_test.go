@@ -195,7 +195,7 @@ func TestASlowDiskIsNoFailure(t *testing.T) {
 			told = append(told, err.What+" "+err.Path)
 		}
 		late := &lateDisk{}
-		d := &watchedDisk{Disk: late}
+		d := watchDisk(late)
 		d.hangs.Store(&hangs)
 		f, err := d.OpenFile(path, 0, 0)
 		must(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/clock"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/fsm"
@@ -26,6 +27,7 @@ type Node struct {
 	logger  hclog.Logger
 	state   *fsm.State
 	id      *identity
+	disk    *watchedDisk
 	lock    disk.File // of the data directory
 	clock   *clock.Clock
 	metrics *metrics
@@ -99,12 +101,13 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 // openData opens the data directory, of which no other process may have a part.
 func (n *Node) openData() (*storage, error) {
 	dir := n.c.DataDir
+	n.disk = watchDisk(n.c.Disk)
 	if dir != "" {
 		if err := disk.MkdirAll(n.c.Disk, dir, 0o700); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 		var err error
-		n.lock, err = raftlog.Lock(n.c.Disk, dir, false, lockTimeout)
+		n.lock, err = raftlog.Lock(n.disk, dir, false, lockTimeout)
 		if errors.Is(err, raftlog.ErrInUse) {
 			return nil, inUse(dir)
 		}
@@ -115,12 +118,12 @@ func (n *Node) openData() (*storage, error) {
 	if err := setAside(n.c.files(), dir, n.logger); err != nil {
 		return nil, err
 	}
-	id, fresh, err := openIdentity(n.c.files(), dir, n.c.ID)
+	id, fresh, err := openIdentity(atomicfile.Files{Disk: n.disk}, dir, n.c.ID)
 	if err != nil {
 		return nil, err
 	}
 	n.id, n.reach = id, newReach(id)
-	store, err := openStorage(n.c, fresh, n.logger, id.keepFirst)
+	store, err := openStorage(n.c, n.disk, fresh, n.logger, id.keepFirst)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func (n *Node) start(store *storage) (err error) {
 	}
 	n.guard = newGuard(kept, n.id.where(), n.fail, n.metrics)
 	hang := n.guard.hang
-	store.disk.hangs.Store(&hang)
+	n.disk.hangs.Store(&hang)
 	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
 		return err
@@ -482,8 +485,19 @@ func (n *Node) stop() {
 	n.finishOutcomes()
 	close(n.dead)
 	close(n.proposer.dead)
+	closed := make(chan error, 1)
+	go func() { closed <- errors.Join(err, n.close()) }()
+	select {
+	case n.stopErr = <-closed:
+	case <-n.guard.hangs: // nobody waits for the last of it, either: it is closed as the disk comes back, or by the end of the process
+		n.stopErr = n.guard.err()
+	}
+}
+
+// close closes what the disk keeps, when nobody of the node writes there any more.
+func (n *Node) close() error {
 	n.tasks.Wait()
-	n.stopErr = errors.Join(err, n.guard.durable.Close(), n.unlock())
+	return errors.Join(n.guard.durable.Close(), n.unlock())
 }
 
 // endRaft has Raft end, and says when it has.
@@ -504,8 +518,7 @@ func (n *Node) abandon(ended <-chan error) {
 	close(n.proposer.dead)
 	go func() {
 		err := <-ended
-		n.tasks.Wait()
-		if err = errors.Join(err, n.guard.durable.Close(), n.unlock()); err != nil {
+		if err = errors.Join(err, n.close()); err != nil {
 			n.logger.Warn("what the disk keeps was not closed in order", "error", err)
 		}
 	}()

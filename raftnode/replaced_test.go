@@ -37,7 +37,7 @@ func TestAReplacedSuffixIsCutOffAnywhere(t *testing.T) {
 				p := platter.New(rand.New(rand.NewPCG(seed, uint64(changes))), "data")
 				open := func(fresh bool) (m *platter.Mounted, s *storage) {
 					m = p.Mount()
-					s, err := openStorage(Config{DataDir: "/data", Disk: m, segmentBytes: 20_000, MaxEntryBytes: 4096}, fresh, hclog.NewNullLogger(), func() error { return nil })
+					s, err := openStorage(Config{DataDir: "/data", Disk: m, segmentBytes: 20_000, MaxEntryBytes: 4096}, watchDisk(m), fresh, hclog.NewNullLogger(), func() error { return nil })
 					if err != nil {
 						t.Fatalf("%s: after %d changes, power lost: %t, the next start: %v", name, changes, seed%2 == 1, err)
 					}

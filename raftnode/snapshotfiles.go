@@ -63,7 +63,7 @@ func (s *snapshotFiles) Create(version raft.SnapshotVersion, index, term uint64,
 		defer s.end(sink.dir)
 		return nil, fmt.Errorf("create a snapshot: %w", errors.Join(err, disk.RemoveAll(s.files, sink.dir)))
 	}
-	sink.out = bufio.NewWriterSize(io.MultiWriter(sink.state, sink.sum), 256<<10)
+	sink.out = bufio.NewWriterSize(io.MultiWriter(&pieces{to: sink.state}, sink.sum), 256<<10)
 	return sink, nil
 }
 
@@ -203,6 +203,25 @@ func discardSnapshot(files atomicfile.Files, dir, id string) error {
 		return err
 	}
 	return disk.RemoveAll(files, gone)
+}
+
+// snapshotPiece is how much of a snapshot is written before it is synced: a sync of all of it at its end may take a disk longer than
+// any that does not hang.
+const snapshotPiece = 64 << 20
+
+// pieces syncs what is written to a file, a piece at a time.
+type pieces struct {
+	to    disk.File
+	since int // bytes since the last piece
+}
+
+// Write implements io.Writer.
+func (p *pieces) Write(b []byte) (int, error) {
+	n, err := p.to.Write(b)
+	if p.since += n; err == nil && p.since >= snapshotPiece {
+		p.since, err = 0, p.to.Sync()
+	}
+	return n, err
 }
 
 // snapshotFile is one that is being written.

@@ -36,8 +36,6 @@ type storage struct {
 	*promises
 	snapshots *snapshotStore
 	log       io.Closer
-	// disk is that of the promises and the log. A snapshot is large, and its calls may take their time.
-	disk *watchedDisk
 }
 
 // StoreLogs implements raft.LogStore. What is stored is noted beside the log
@@ -68,13 +66,12 @@ func (s *storage) Close() error { return errors.Join(s.promises.close(), s.log.C
 
 // openStorage opens what is below the data directory. Nobody else may use it. In a
 // fresh one it keeps the identity once the promises are there, and before the log.
-func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
-	watched := &watchedDisk{Disk: c.Disk}
+func openStorage(c Config, watched *watchedDisk, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
 	p, err := openPromises(atomicfile.Files{Disk: watched}, c.DataDir, fresh, c.NoFsync)
 	if err != nil {
 		return nil, err
 	}
-	s := &storage{promises: p, log: io.NopCloser(nil), disk: watched}
+	s := &storage{promises: p, log: io.NopCloser(nil)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -104,10 +101,10 @@ func openStorage(c Config, fresh bool, logger hclog.Logger, keepIdentity func() 
 	if err := probeDisk(c.Disk, dir, c.MaxEntryBytes); err != nil {
 		return nil, fmt.Errorf("data directory %s can not keep a log entry: %w", c.DataDir, err)
 	}
-	if err := s.openLog(c, dir); err != nil {
+	if err := s.openLog(c, watched, dir); err != nil {
 		return nil, err
 	}
-	if err := s.openSnapshots(c.files(), dir, logger); err != nil {
+	if err := s.openSnapshots(atomicfile.Files{Disk: watched.patient()}, dir, logger); err != nil {
 		return nil, err
 	}
 	return s, s.secure(c, dir)
@@ -126,10 +123,10 @@ func (s *storage) secure(c Config, dir string) error {
 	return nil
 }
 
-func (s *storage) openLog(c Config, dir string) error {
+func (s *storage) openLog(c Config, watched *watchedDisk, dir string) error {
 	path := filepath.Join(dir, logDir)
 	promised := s.record()
-	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: promised.stored(), NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: s.disk})
+	log, err := raftlog.Open(path, raftlog.Options{Acknowledged: promised.stored(), NoSync: c.NoFsync, SegmentBytes: c.segmentBytes, Disk: watched})
 	var damage *raftlog.DamageError
 	switch {
 	case errors.As(err, &damage):

@@ -33,6 +33,8 @@ type localUse struct {
 	// containers is what was written outside of volumes, and logs, by the container's name, whatever runs of it are kept.
 	containers map[string]int64
 	inodes     int64 // of all of it
+	// memory are emptyDirs in memory, by name: they hold nothing of the disk.
+	memory map[string]Disk
 }
 
 // total is all that the pod holds. The order does not matter: it is a sum.

@@ -40,7 +40,7 @@ containers: [{name: a, resources: {limits: {ephemeral-storage: 4Mi}}}, {name: b,
 		use  localUse
 		want string
 	}{
-		"as much as it may":  {limited, localUse{map[string]int64{"some": 2 * mib}, mib, map[string]int64{"a": 4 * mib, "b": 3 * mib}, 0}, ""},
+		"as much as it may":  {limited, localUse{volumes: map[string]int64{"some": 2 * mib}, objects: mib, containers: map[string]int64{"a": 4 * mib, "b": 3 * mib}}, ""},
 		"a volume":           {limited, localUse{volumes: map[string]int64{"some": 2*mib + 1}}, `Usage of EmptyDir volume "some" exceeds the limit "2Mi".`},
 		"a volume not there": {limited, localUse{}, ""},
 		"the pod, by a volume without limit": {limited, localUse{volumes: map[string]int64{"any": 10*mib + 1}},

@@ -76,19 +76,29 @@ func ReadObservations(dataDir, imageDir string) (eviction.Observations, error) {
 	if imageDir != "" {
 		disk(imageDir, eviction.ImageFSAvailable, eviction.ImageFSInodes)
 	}
-	limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
-	if most, terr := strconv.ParseInt(firstLine("/proc/sys/kernel/threads-max"), 10, 64); terr == nil {
-		limit = min(limit, most)
-	}
-	// The second number of the fourth field of loadavg is how many tasks there are.
-	if f := strings.Fields(firstLine("/proc/loadavg")); err == nil && len(f) > 3 {
-		if _, tasks, ok := strings.Cut(f[3], "/"); ok {
-			if n, err := strconv.ParseInt(tasks, 10, 64); err == nil {
-				out[eviction.PIDAvailable] = eviction.Observed{Available: limit - n, Capacity: limit}
-			}
-		}
+	if tasks, most, known := ReadTasks(); known {
+		out[eviction.PIDAvailable] = eviction.Observed{Available: most - tasks, Capacity: most}
 	}
 	return out, errors.Join(errs...)
+}
+
+// ReadTasks reads how many processes the machine has, with their threads, and how many it can have.
+func ReadTasks() (tasks, most int64, known bool) {
+	most, err := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	if limit, err := strconv.ParseInt(firstLine("/proc/sys/kernel/threads-max"), 10, 64); err == nil {
+		most = min(most, limit)
+	}
+	// The second number of the fourth field of loadavg is how many tasks there are.
+	f := strings.Fields(firstLine("/proc/loadavg"))
+	if len(f) < 4 {
+		return 0, 0, false
+	}
+	_, all, _ := strings.Cut(f[3], "/")
+	tasks, err = strconv.ParseInt(all, 10, 64)
+	return tasks, most, err == nil
 }
 
 // meminfo returns /proc/meminfo in bytes.

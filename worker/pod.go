@@ -26,6 +26,7 @@ type podState struct {
 
 	sandbox        sandboxState
 	ips            []string // of the newest sandbox
+	ipsUnknown     bool     // the runtime has not said them yet
 	sandboxRetryAt time.Time
 	sandboxFailed  int // times in a row
 
@@ -199,6 +200,7 @@ type ctr struct {
 	missing     int       // times that the runtime did not know it when it was to be killed
 	condemned   time.Time
 	fresh       bool // the next attempt is part of the pod's beginning anew, and the last one does not count
+	turn        bool // it waits for its turn in that, as one of its containers demands it
 	killingTold bool // why it is ended
 	replacedBy  bool // its spec changed: it starts again whatever its restart policy says
 	// condemnedGrace is that of the probe that condemned it; nil: the pod's.
@@ -281,7 +283,7 @@ func (p *podState) replaceLost(old *podState) {
 			c.image = cmp.Or(from.image, c.image)
 		}
 	}
-	p.sandbox, p.ips = old.sandbox, old.ips
+	p.sandbox, p.ips, p.ipsUnknown = old.sandbox, old.ips, old.ipsUnknown
 	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
 	p.emit(corev1.EventTypeWarning, "PodRecordLost",
 		"What the node had written down about this pod cannot be read; its containers were found and go on")
@@ -296,6 +298,7 @@ func (p *podState) recall() {
 		p.startTime = t.Time
 	}
 	p.rememberConditions(p.pod.Status.Conditions)
+	p.recallIPs(&p.pod.Status)
 	defer p.recallResize()
 	recall := func(statuses []corev1.ContainerStatus) {
 		for i := range statuses {
@@ -364,7 +367,11 @@ func (p *podState) find(name string) *ctr {
 // observe takes what the runtime reports of a container, or of the pod's sandbox.
 func (p *podState) observe(ev runtime.Event, now time.Time) {
 	if ev.Container == "" {
-		p.sandboxLost()
+		if ev.Sandbox != nil {
+			p.sandboxKnown(ev.Sandbox)
+		} else {
+			p.sandboxLost()
+		}
 		return
 	}
 	c := p.find(ev.Container)
@@ -395,7 +402,7 @@ func (c *ctr) began(at time.Time) {
 	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false
 	c.state = ctrRunning
 	c.wait, c.waitMessage = "", ""
-	c.backedOff, c.replacedBy, c.hooking, c.fresh, c.killingTold = false, false, false, false, false
+	c.backedOff, c.replacedBy, c.hooking, c.fresh, c.turn, c.killingTold = false, false, false, false, false, false
 	c.stop, c.missing, c.condemned, c.condemnedGrace = stopNone, 0, time.Time{}, nil
 	c.probing = newProbing(c.spec)
 }

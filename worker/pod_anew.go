@@ -19,6 +19,12 @@ func (c *ctr) demandsAnew() bool {
 		c.action() == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
+// waitsAnew: all of the pod begins anew, and it is not the container's turn yet. As in Kubernetes it is shown as one that waits, whatever it
+// has ended with.
+func (p *podState) waitsAnew(c *ctr) bool {
+	return c.turn && c.state != ctrRunning && c.state != ctrHooking && !p.complete()
+}
+
 // action is that of the first of the container's rules that its exit code meets; empty: it meets none.
 func (c *ctr) action() corev1.ContainerRestartRuleAction {
 	if c.spec.RestartPolicy == nil || c.exit == nil {
@@ -54,6 +60,7 @@ func (p *podState) stepAnew(now time.Time) bool {
 	for i := range p.ctrs[:p.mains] {
 		c := &p.ctrs[i]
 		c.fresh = c.exit != nil // what never ran begins as it would have
+		c.turn = c.fresh
 	}
 	return false
 }

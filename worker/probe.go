@@ -73,6 +73,9 @@ func (c *ctr) ready() bool { return c.started() && c.passes(ProbeReadiness) }
 
 // stepProbes starts the probes whose time has come.
 func (p *podState) stepProbes(now time.Time) {
+	if p.addressless() {
+		return
+	}
 	for i := range p.ctrs {
 		c := &p.ctrs[i]
 		if c.probing == nil || c.state != ctrRunning || !c.condemned.IsZero() {

@@ -27,9 +27,30 @@ func (p *podState) adoptSandbox(s *runtime.Sandbox) {
 	}
 }
 
+// recallIPs takes the addresses that the servers know, where the runtime could not say them: until it can they are what they were.
+func (p *podState) recallIPs(known *corev1.PodStatus) {
+	if !p.addressless() {
+		return
+	}
+	for _, ip := range known.PodIPs {
+		p.ips = append(p.ips, ip.IP)
+	}
+}
+
+// addressless: nobody knows the pod's addresses. None of its containers is started without them, and the node's are not probed in their place.
+func (p *podState) addressless() bool { return p.ipsUnknown && len(p.ips) == 0 }
+
+// sandboxKnown takes the addresses of a sandbox that was taken over without them.
+func (p *podState) sandboxKnown(s *runtime.Sandbox) {
+	if p.sandbox == sandboxReady && p.ipsUnknown {
+		p.takeIPs(s)
+	}
+}
+
 // takeIPs keeps the addresses of a new sandbox, also when it is gone; one in the host's network has the host's.
 func (p *podState) takeIPs(s *runtime.Sandbox) {
-	if p.ips = s.IPs; len(s.IPs) == 0 {
+	p.ipsUnknown = s.Unknown && !p.pod.Spec.HostNetwork
+	if p.ips = s.IPs; len(s.IPs) == 0 && !p.ipsUnknown {
 		p.ips = p.hostIP()
 	}
 }
@@ -61,7 +82,7 @@ func (p *podState) anyAppBeganHere() bool {
 // it has ended: the containers would not share a network with those that come (IN5).
 func (p *podState) ensureSandbox(now time.Time) bool {
 	if !p.env.sandboxes || p.sandbox == sandboxReady {
-		return true
+		return !p.addressless()
 	}
 	if p.sandbox != sandboxNone || p.endOutside(now) || p.complete() {
 		return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,5 +182,44 @@ func TestASandboxThatFailedOnceIsGivenBackFirst(t *testing.T) {
 	p.sandbox = sandboxStopping
 	if !p.givingBack() {
 		t.Error("its end is told while its sandbox is there")
+	}
+}
+
+// TestAddressesThatAreNotKnownYet: they are what they were, or nobody's: the node's are neither shown nor probed in their place, and no container is
+// started without any.
+func TestAddressesThatAreNotKnownYet(t *testing.T) {
+	for _, known := range [][]corev1.PodIP{nil, {{IP: "10.1.0.1"}}} {
+		c := NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Sandboxes: true, HostIPs: []string{"192.0.2.1"}})
+		pod := testPod("web")
+		pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}}
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "other"})
+		pod.Status.PodIPs = known
+		c.Adopt([]runtime.Pod{{Pod: pod, Sandbox: &runtime.Sandbox{Unknown: true}, Containers: []runtime.Container{{
+			ID: runtime.ID{Pod: "web", Container: "main"}, StartedAt: epoch}}}}, epoch)
+		c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+		shows := func(actions int, want ...string) {
+			t.Helper()
+			p := c.pods["web"]
+			var got []string
+			for _, ip := range p.status(epoch).PodIPs {
+				got = append(got, ip.IP)
+			}
+			if taken := c.TakeActions(); !slices.Equal(got, want) || len(taken) != actions {
+				t.Errorf("known was %v: it shows %v, and asks for %v", known, got, taken)
+			}
+		}
+		if known == nil {
+			shows(0)
+		} else {
+			shows(2, "10.1.0.1")
+		}
+		c.Observe(runtime.Event{ID: runtime.ID{Pod: "web"}, Sandbox: &runtime.Sandbox{IPs: []string{"10.1.0.2"}}}, epoch)
+		if known == nil {
+			shows(2, "10.1.0.2")
+		} else {
+			shows(0, "10.1.0.2")
+		}
+		c.Observe(runtime.Event{ID: runtime.ID{Pod: "web"}, Sandbox: &runtime.Sandbox{IPs: []string{"10.1.0.3"}}}, epoch)
+		shows(0, "10.1.0.2")
 	}
 }

@@ -165,6 +165,7 @@ func (p *podState) mirrored(m *corev1.Pod, now time.Time) {
 	if p.mirror == nil || p.mirror.UID != m.UID {
 		p.sum = sum // what is another thing is reported
 		p.rememberConditions(m.Status.Conditions)
+		p.recallIPs(&m.Status)
 	} else {
 		p.dispute.compare(sum == p.sum, now)
 	}

@@ -115,7 +115,7 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	switch {
 	case running:
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: plainTime(c.startedAt)}
-	case c.exit != nil && (c.wait == "" || !p.stopAt.IsZero()):
+	case c.exit != nil && (c.wait == "" && !p.waitsAnew(c) || !p.stopAt.IsZero()):
 		s.State.Terminated = terminated(c.exit, id)
 	default:
 		s.State.Waiting = p.waiting(c)

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // diskUseAge is how old a measurement of what pods hold of the disk may be, for who asks for a summary: it reads every
@@ -25,10 +27,18 @@ type Summary struct {
 	Measured func() *Measured
 	// Disk measures the disk of the pods, and that of images, where there is one.
 	Disk func() (node Disk, images *Disk, err error)
+	// Tasks counts the machine's processes (ReadTasks); nil: nobody does.
+	Tasks func() (tasks, most int64, known bool)
 
 	mu   sync.Mutex
-	uses map[types.UID]localUse
+	held *held
 	at   time.Time
+}
+
+// held is what the pods hold of the node beside processors and memory.
+type held struct {
+	uses      map[types.UID]localUse
+	processes map[types.UID]int64 // where the runtime counts those of pods, and not of containers
 }
 
 // Get gives the summary; onlyCPUAndMemory leaves out what is of disks.
@@ -43,8 +53,13 @@ func (s *Summary) Get(ctx context.Context, onlyCPUAndMemory bool) (*statsv1alpha
 	if all := a.opts.Node.Status.Capacity.Memory(); all != nil && out.Node.Memory != nil {
 		out.Node.Memory.AvailableBytes = count(all.Value() - m.Machine.WorkingSetBytes)
 	}
-	var uses map[types.UID]localUse
+	var pods *held
 	if !onlyCPUAndMemory {
+		if s.Tasks != nil {
+			if tasks, most, known := s.Tasks(); known {
+				out.Node.Rlimit = &statsv1alpha1.RlimitStats{Time: metav1.NewTime(a.clock.Now()), MaxPID: &most, NumOfRunningProcesses: &tasks}
+			}
+		}
 		node, images, err := s.Disk()
 		if err != nil {
 			return nil, err
@@ -54,29 +69,36 @@ func (s *Summary) Get(ctx context.Context, onlyCPUAndMemory bool) (*statsv1alpha
 		if images != nil {
 			out.Node.Runtime = &statsv1alpha1.RuntimeStats{ImageFs: images.stats(m.At), ContainerFs: images.stats(m.At)}
 		}
-		if uses, err = s.diskUses(ctx); err != nil {
+		if pods, err = s.holds(ctx); err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range a.known() {
-		out.Pods = append(out.Pods, podStats(p, m, uses, out.Node.Fs))
+		out.Pods = append(out.Pods, podStats(p, m, pods, out.Node.Fs))
 	}
 	return out, nil
 }
 
-// diskUses measures what the pods hold of the disk, unless that was done lately. Who comes meanwhile waits.
-func (s *Summary) diskUses(ctx context.Context) (map[types.UID]localUse, error) {
+// holds measures what the pods hold of the disk, and counts their processes, unless that was done lately. Who comes meanwhile waits.
+func (s *Summary) holds(ctx context.Context) (*held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.Agent.clock.Now()
-	if s.uses != nil && now.Sub(s.at) < diskUseAge {
-		return s.uses, nil
+	if s.held != nil && now.Sub(s.at) < diskUseAge {
+		return s.held, nil
 	}
 	uses, err := s.Agent.localUses(ctx)
-	if err == nil {
-		s.uses, s.at = uses, now
+	if err != nil {
+		return nil, err
 	}
-	return uses, err
+	h := &held{uses: uses}
+	if counter, ok := s.Agent.runtime.(runtime.ProcessCounter); ok {
+		if h.processes, err = counter.Processes(ctx); err != nil {
+			s.Agent.log.Warn("the pods' processes cannot be counted", "error", err)
+		}
+	}
+	s.held, s.at = h, now
+	return h, nil
 }
 
 // knownPod is a pod of this node.
@@ -125,12 +147,18 @@ func (a *Agent) localUses(ctx context.Context) (map[types.UID]localUse, error) {
 	return a.caller.localUses(ctx, pods, measurePatience), ctx.Err()
 }
 
-func podStats(p knownPod, m *Measured, uses map[types.UID]localUse, fs *statsv1alpha1.FsStats) statsv1alpha1.PodStats {
+// podStats is what a pod uses. Of what it holds, nil, nothing is said.
+func podStats(p knownPod, m *Measured, pods *held, fs *statsv1alpha1.FsStats) statsv1alpha1.PodStats {
 	out := statsv1alpha1.PodStats{
 		PodRef:    statsv1alpha1.PodReference{Name: p.name, Namespace: p.namespace, UID: string(p.uid)},
 		StartTime: metav1.NewTime(p.startTime), Containers: []statsv1alpha1.ContainerStats{},
 	}
-	use, measured := uses[p.uid]
+	var use localUse
+	measured, processes := false, int64(0)
+	if pods != nil {
+		use, measured = pods.uses[p.uid]
+		processes = pods.processes[p.uid]
+	}
 	var sum Rated
 	at, _ := slices.BinarySearchFunc(m.Containers, p.uid, func(c MeasuredContainer, uid types.UID) int { return cmp.Compare(c.Pod, uid) })
 	for ; at < len(m.Containers) && m.Containers[at].Pod == p.uid; at++ {
@@ -146,12 +174,19 @@ func podStats(p knownPod, m *Measured, uses map[types.UID]localUse, fs *statsv1a
 		sum.MemoryBytes += c.MemoryBytes
 		sum.WorkingSetBytes += c.WorkingSetBytes
 		sum.AnonymousBytes += c.AnonymousBytes
+		sum.Processes += c.Processes
+	}
+	if processes = max(processes, sum.Processes); pods != nil && processes > 0 {
+		out.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: count(processes)}
 	}
 	out.CPU, out.Memory = sum.stats(m.At)
 	if measured {
 		out.EphemeralStorage = withUse(fs, use.total())
 		for _, name := range slices.Sorted(maps.Keys(use.volumes)) {
 			out.VolumeStats = append(out.VolumeStats, statsv1alpha1.VolumeStats{Name: name, FsStats: *withUse(fs, use.volumes[name])})
+		}
+		for _, name := range slices.Sorted(maps.Keys(use.memory)) {
+			out.VolumeStats = append(out.VolumeStats, statsv1alpha1.VolumeStats{Name: name, FsStats: *use.memory[name].stats(m.At)})
 		}
 	}
 	return out

@@ -160,7 +160,7 @@ func unsupported(pod *corev1.Pod, vol *corev1.Volume) (field, why string) {
 	case s.NFS != nil: // whether it can be mounted is found out then
 	case s.Image != nil: // the runtime says whether it has such volumes
 	case s.EmptyDir != nil:
-		if _, _, err := memoryOf(pod, s.EmptyDir); err != nil {
+		if _, _, err := memoryOf(pod, s.EmptyDir, nil); err != nil {
 			return "emptyDir.medium", err.Error()
 		}
 		if s.EmptyDir.Medium != corev1.StorageMediumDefault && os.Geteuid() != 0 {
@@ -262,7 +262,7 @@ func (v *Volumes) prepare(ctx context.Context, r *resolver, vol *corev1.Volume) 
 	group := fsGroup(r.pod)
 	switch s := &vol.VolumeSource; {
 	case s.EmptyDir != nil:
-		kind, options, err := memoryOf(r.pod, s.EmptyDir)
+		kind, options, err := memoryOf(r.pod, s.EmptyDir, r.alloc)
 		if err != nil {
 			return "", err
 		}

@@ -107,13 +107,20 @@ func finish(dir string, group *int64, before func() error) error {
 	return giveAway(int(d.Fd()), group, mode)
 }
 
-// memoryOf is which file system in memory an emptyDir is, and its options; empty: it is on the node's disk.
-func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource) (kind, options string, err error) {
+// memoryOf is which file system in memory an emptyDir is, and its options; empty: it is on the node's disk. alloc is what the node has for pods.
+func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource, alloc corev1.ResourceList) (kind, options string, err error) {
+	limit := int64(0)
+	if s.SizeLimit != nil {
+		limit = s.SizeLimit.Value()
+	}
 	switch {
 	case s.Medium == corev1.StorageMediumDefault:
 		return "", "", nil
 	case s.Medium == corev1.StorageMediumMemory:
 		kind, options = "tmpfs", fmt.Sprintf("mode=%o", unfinished)
+		// As in Kubernetes: it has no room for more than the pod, or all pods, may have.
+		all := runtime.LimitsOf(pod)
+		limit = leastLimit(limit, all.Memory().Value(), alloc.Memory().Value())
 	case strings.HasPrefix(string(s.Medium), string(corev1.StorageMediumHugePages)):
 		size, err := hugepages.OfVolume(pod, s.Medium)
 		if err != nil {
@@ -123,10 +130,20 @@ func memoryOf(pod *corev1.Pod, s *corev1.EmptyDirVolumeSource) (kind, options st
 	default:
 		return "", "", fmt.Errorf("there is no medium %q", s.Medium)
 	}
-	if s.SizeLimit != nil && s.SizeLimit.Sign() > 0 {
-		options = fmt.Sprintf("%s,size=%d", options, s.SizeLimit.Value())
+	if limit > 0 {
+		options = fmt.Sprintf("%s,size=%d", options, limit)
 	}
 	return kind, options, nil
+}
+
+// leastLimit is the least of limits that are set; 0: none is.
+func leastLimit(limits ...int64) (least int64) {
+	for _, l := range limits {
+		if l > 0 && (least == 0 || l < least) {
+			least = l
+		}
+	}
+	return least
 }
 
 // emptyDir makes the volume, once: what the pod does with it afterwards is the pod's. kind is its file system in memory; empty: it has none.
@@ -158,10 +175,19 @@ func isMounted(dir string) (bool, error) {
 // use measures what the pod's volumes hold of the node's disk: those that have a limit, and with all also the others. With an error it is what they
 // hold in any case.
 func (v *Volumes) use(ctx context.Context, pod *corev1.Pod, all bool) (localUse, error) {
-	u := localUse{volumes: map[string]int64{}}
+	u := localUse{volumes: map[string]int64{}, memory: map[string]Disk{}}
 	var errs []error
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
+		if all && vol.EmptyDir != nil && vol.EmptyDir.Medium == corev1.StorageMediumMemory {
+			dir := v.dir(pod.UID, vol.Name)
+			if mounted, err := isMounted(dir); err == nil && mounted { // else no container has asked for it yet
+				if d, err := ReadDisk(dir); err == nil {
+					u.memory[vol.Name] = d
+				}
+			}
+			continue
+		}
 		onDisk := vol.EmptyDir != nil && vol.EmptyDir.Medium == corev1.StorageMediumDefault
 		if diskLimit(vol) == nil && !(all && (onDisk || runtime.ShowsObjects(vol))) {
 			continue

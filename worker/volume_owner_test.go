@@ -33,7 +33,7 @@ volumes: [{name: empty, emptyDir: {}}, {name: memory, emptyDir: {medium: Memory}
 containers: [{name: main, volumeMounts: [{name: empty, mountPath: /empty}, {name: memory, mountPath: /memory}]}]
 `)
 	v := &Volumes{Root: filepath.Join(t.TempDir(), "pods"), Kept: filepath.Join(t.TempDir(), "kept")}
-	kind, options, err := memoryOf(r.pod, r.pod.Spec.Volumes[1].EmptyDir)
+	kind, options, err := memoryOf(r.pod, r.pod.Spec.Volumes[1].EmptyDir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,3 +220,34 @@ func TestWhoWaitedHasTheNewVolumes(t *testing.T) {
 		}
 	})
 }
+
+// A volume in memory has no room for more than its own limit, the pod's and what the node has for pods.
+func TestRoomOfVolumesInMemory(t *testing.T) {
+	for _, c := range []struct{ volume, limits, wants string }{
+		{"", "", "8589934592"},
+		{"sizeLimit: 1Mi", "", "1048576"},
+		{"sizeLimit: 0", "", "8589934592"},
+		{"sizeLimit: 9Gi", "", "8589934592"},
+		{"", "memory: 1Gi", "1073741824"},
+		{"sizeLimit: 2Gi", "memory: 1Gi", "1073741824"},
+		{"sizeLimit: 1Mi", "memory: 1Gi", "1048576"},
+		{"", "memory: 9Gi", "8589934592"},
+	} {
+		r := testResolver(t, fmt.Sprintf(`
+volumes: [{name: memory, emptyDir: {medium: Memory, %s}}]
+containers: [{name: main, resources: {limits: {%s}}}]
+`, c.volume, c.limits))
+		kind, options, err := memoryOf(r.pod, r.pod.Spec.Volumes[0].EmptyDir, r.alloc)
+		if err != nil || kind != "tmpfs" || !strings.HasSuffix(options, ",size="+c.wants) {
+			t.Errorf("%+v: %s %s, %v", c, kind, options, err)
+		}
+	}
+	// Where a container has no limit the pod has none.
+	r := testResolver(t, `
+volumes: [{name: memory, emptyDir: {medium: Memory}}]
+containers: [{name: main, resources: {limits: {memory: 1Mi}}}, {name: other}]
+`)
+	if _, options, _ := memoryOf(r.pod, r.pod.Spec.Volumes[0].EmptyDir, r.alloc); !strings.HasSuffix(options, ",size=8589934592") {
+		t.Errorf("with a container without a limit: %s", options)
+	}
+}

@@ -31,6 +31,9 @@ type Folder struct {
 	Dir    string
 	Node   string // its name
 	Logger hclog.Logger
+	// Tell is told why a pod of the folder is not run as its file has it, or why the folder is not read; nil: that is logged and no more. It must
+	// not block.
+	Tell func(message string)
 
 	files map[string]file
 	told  string // what was wrong with the folder when that was told last
@@ -66,6 +69,7 @@ func (f *Folder) look() (worker.Manifests, bool) {
 		if text := err.Error(); text != f.told {
 			f.told = text
 			f.Logger.Warn("the folder of static pods cannot be read; those that run go on", "folder", f.Dir, "error", err)
+			f.tell(fmt.Sprintf("The folder of static pods cannot be read; those that run go on: %v", err))
 		}
 		return worker.Manifests{}, false
 	}
@@ -98,6 +102,7 @@ func (f *Folder) manifests(names []string) worker.Manifests {
 		}
 		if first, taken := by[one.key]; taken {
 			f.Logger.Warn("two static pods have the same name; the second is not run", "pod", one.key, "file", name, "first", first)
+			f.tell(fmt.Sprintf("The static pod %s of %s is not run: %s has one of the same name", one.key, name, first))
 			continue
 		}
 		by[one.key] = name
@@ -153,6 +158,7 @@ func (f *Folder) read(name string, old file, known bool) (now file, same bool) {
 	}
 	if err != nil {
 		f.Logger.Warn("a static pod cannot be run as its file has it now; one that runs goes on as it is", "file", path, "error", err)
+		f.tell(fmt.Sprintf("A static pod cannot be run as its file has it now; one that runs goes on as it is: %v", err))
 		now.pod, now.key = old.pod, old.key
 		return now, known
 	}
@@ -160,9 +166,16 @@ func (f *Folder) read(name string, old file, known bool) (now file, same bool) {
 	return now, old.pod != nil && old.pod.UID == pod.UID
 }
 
+func (f *Folder) tell(message string) {
+	if f.Tell != nil {
+		f.Tell(message)
+	}
+}
+
+// decode reads a file. Its errors name it.
 func (f *Folder) decode(path, name string, fi os.FileInfo) (*corev1.Pod, error) {
 	if !fi.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
+		return nil, fmt.Errorf("%s: it is no regular file", name)
 	}
 	// It may have become something else meanwhile, which would hold up whoever opens it.
 	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -175,7 +188,7 @@ func (f *Folder) decode(path, name string, fi os.FileInfo) (*corev1.Pod, error) 
 		return nil, err
 	}
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("it has more than %d bytes", maxBytes)
+		return nil, fmt.Errorf("%s: it has more than %d bytes", name, maxBytes)
 	}
 	return decode(name, data, f.Node)
 }

@@ -73,7 +73,20 @@ func TestDecode(t *testing.T) {
 
 // A file that cannot be read costs no other one its pod, nor its own the one that runs.
 func TestFolder(t *testing.T) {
-	f := &Folder{Dir: filepath.Join(t.TempDir(), "pods"), Node: "n", Logger: hclog.NewNullLogger()}
+	var told []string
+	f := &Folder{Dir: filepath.Join(t.TempDir(), "pods"), Node: "n", Logger: hclog.NewNullLogger(), Tell: func(message string) { told = append(told, message) }}
+	saying := func(want ...string) {
+		t.Helper()
+		if len(told) != len(want) {
+			t.Fatalf("told is %q, want %q", told, want)
+		}
+		for i := range want {
+			if !strings.Contains(told[i], want[i]) {
+				t.Errorf("told is %q, want %q", told[i], want[i])
+			}
+		}
+		told = nil
+	}
 	expect := func(what string, wantChanged bool, want ...string) {
 		t.Helper()
 		m, changed := f.look()
@@ -105,6 +118,7 @@ func TestFolder(t *testing.T) {
 		}
 	}
 	expect("no folder", false)
+	saying("no such file")
 	if err := os.Mkdir(f.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -113,13 +127,17 @@ func TestFolder(t *testing.T) {
 	write("a.yaml", "kind: [")
 	write(".hidden", "kind: [")
 	expect("a file and one with a mistake", true, "b-n", "!a.yaml")
+	saying("a.yaml: yaml: line")
 	expect("nothing new", false)
+	saying()
 	write("b.yaml", "kind: [")
 	expect("a mistake in a good one", false)
 	write("a.yaml", fmt.Sprintf(good, "a"))
 	expect("a mistake is corrected", true, "a-n", "b-n")
 	write("c.yaml", fmt.Sprintf(good, "a"))
+	told = nil
 	expect("a name is taken", true, "a-n", "b-n")
+	saying("default/a-n of c.yaml is not run: a.yaml has one of the same name")
 	if err := os.Remove(filepath.Join(f.Dir, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +147,7 @@ func TestFolder(t *testing.T) {
 	}
 	write("large", strings.Repeat("#", maxBytes+1))
 	expect("no regular file, and one that is too large", true, "b-n", "a-n", "!large", "!pipe")
+	saying("large: it has more than", "pipe: it is no regular file")
 	if err := os.RemoveAll(f.Dir); err != nil {
 		t.Fatal(err)
 	}

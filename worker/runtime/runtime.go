@@ -93,6 +93,8 @@ type Pinner interface {
 type Sandbox struct {
 	// IPs are the pod's addresses, the first one first; none: those of the host.
 	IPs []string
+	// Unknown: which addresses it has cannot be found out now. An Event tells them.
+	Unknown bool
 }
 
 // ImageStore is a runtime whose containers are made of images.
@@ -391,6 +393,8 @@ type Container struct {
 	Image string
 	// Earlier: it ran in a sandbox of its pod that is not there any more.
 	Earlier bool
+	// Sandbox, in an Event without a container's name, is the sandbox of the pod, whose addresses were not known before; nil: it is not ready any more.
+	Sandbox *Sandbox
 }
 
 // Event tells that a container runs (Exit nil) or has ended. One without a container's name tells that the sandbox of the

@@ -27,8 +27,8 @@ func (t *Tree) Kill(name string) (int, error) {
 	for _, root := range roots {
 		err := filepath.WalkDir(filepath.Join(root, t.Parent, name), func(path string, e os.DirEntry, err error) error {
 			switch {
-			case errors.Is(err, os.ErrNotExist):
-				return nil // it went meanwhile
+			case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+				return nil // it went meanwhile, or there is none in this hierarchy
 			case err != nil:
 				return err
 			case e.Name() != "cgroup.procs":
@@ -52,17 +52,26 @@ func (t *Tree) Kill(name string) (int, error) {
 const endPause = 100 * time.Millisecond
 
 // End kills what is in a cgroup and below it until nothing is: what a process has started in the moment of its end, too. One that waits in the
-// kernel, for a disk or another machine, ends later: then it fails when ctx ends.
+// kernel, for a disk or another machine, ends later: then it fails when ctx ends. So it does where it cannot be seen what is in there: only a cgroup that
+// is not there, or that lists nothing, is empty.
 func (t *Tree) End(ctx context.Context, name string) error {
+	if err := untilNone(ctx, func() (int, error) { return t.Kill(name) }); err != nil {
+		return fmt.Errorf("ending what is in cgroup %s: %w", path.Join(t.Parent, name), err)
+	}
+	return nil
+}
+
+// untilNone kills again and again, until there is nothing to kill and that is known.
+func untilNone(ctx context.Context, kill func() (int, error)) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, endPause) {
-		n, err := t.Kill(name)
-		if n == 0 {
-			return err
+		n, err := kill()
+		if n == 0 && err == nil {
+			return nil
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("processes in cgroup %s that do not end: %d: %w", path.Join(t.Parent, name), n, context.Cause(ctx)), err)
+			return errors.Join(fmt.Errorf("processes that do not end: %d: %w", n, context.Cause(ctx)), err)
 		}
 	}
 }

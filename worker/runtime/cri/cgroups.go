@@ -153,21 +153,7 @@ func (r *Runtime) burstableMilli() (sum int64) {
 
 // podResources are the requests of a pod and, for what all its containers are limited in, its limits.
 func podResources(pod *corev1.Pod) *corev1.ResourceRequirements {
-	out := &corev1.ResourceRequirements{Requests: resource.PodRequests(pod, resource.PodResourcesOptions{}), Limits: corev1.ResourceList{}}
-	cpu, memory := true, true
-	limits := resource.PodLimits(pod, resource.PodResourcesOptions{ContainerFn: func(l corev1.ResourceList, _ resource.ContainerType) {
-		cpu, memory = cpu && !l.Cpu().IsZero(), memory && !l.Memory().IsZero()
-	}})
-	if own := pod.Spec.Resources; own != nil {
-		cpu, memory = cpu || !own.Limits.Cpu().IsZero(), memory || !own.Limits.Memory().IsZero()
-	}
-	if cpu {
-		out.Limits[corev1.ResourceCPU] = *limits.Cpu()
-	}
-	if memory {
-		out.Limits[corev1.ResourceMemory] = *limits.Memory()
-	}
-	return out
+	return &corev1.ResourceRequirements{Requests: resource.PodRequests(pod, resource.PodResourcesOptions{}), Limits: runtime.LimitsOf(pod)}
 }
 
 // classes are the directories that pods' cgroups may be in.

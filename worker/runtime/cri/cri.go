@@ -127,6 +127,7 @@ type sandbox struct {
 	id      string
 	attempt uint32
 	ips     []string
+	unknown bool // the ips: it has not answered
 }
 
 // running is a container that runs as far as is known.

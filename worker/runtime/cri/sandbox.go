@@ -3,6 +3,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,7 +116,30 @@ func (r *Runtime) hasSandbox(pod types.UID, box sandbox) runtime.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sandboxes[pod] = box
-	return runtime.Sandbox{IPs: box.ips}
+	return runtime.Sandbox{IPs: box.ips, Unknown: box.unknown}
+}
+
+// askAgain asks for the addresses of a sandbox that was taken over without them, and tells them.
+func (r *Runtime) askAgain(ctx context.Context, pod types.UID, was sandbox) error {
+	box, err := r.statusOf(ctx, was.id, was.attempt)
+	if errors.Is(err, runtime.ErrNotFound) {
+		r.lost(pod, was.id)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	now := r.sandboxes[pod]
+	still := now.id == was.id && now.unknown
+	if still {
+		r.sandboxes[pod] = box
+	}
+	r.mu.Unlock()
+	if still {
+		r.notify(runtime.Event{ID: runtime.ID{Pod: pod}, Sandbox: &runtime.Sandbox{IPs: box.ips}})
+	}
+	return nil
 }
 
 // statusOf asks for what a pod has of a sandbox.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -26,6 +27,14 @@ type oneStub struct {
 	unasked error // what it is answered who asks for the container
 	unboxed error // and for its sandbox
 	removed int
+	away    atomic.Bool
+}
+
+func (s *oneStub) Version(ctx context.Context, q *criv1.VersionRequest) (*criv1.VersionResponse, error) {
+	if s.away.Load() {
+		return nil, status.Error(codes.Unavailable, "it is away")
+	}
+	return s.stub.Version(ctx, q)
 }
 
 func (s *oneStub) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
@@ -34,8 +43,11 @@ func (s *oneStub) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) 
 }
 
 func (s *oneStub) PodSandboxStatus(ctx context.Context, q *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
-	if s.unboxed != nil {
-		return nil, s.unboxed
+	s.mu.Lock()
+	unboxed := s.unboxed
+	s.mu.Unlock()
+	if unboxed != nil {
+		return nil, unboxed
 	}
 	return s.stub.PodSandboxStatus(ctx, q)
 }
@@ -276,15 +288,52 @@ func TestDiskUseOfMountedFiles(t *testing.T) {
 	}
 }
 
-// A pod whose sandbox cannot be asked for its addresses is not taken over without them: it would have the node's. It is tried again.
+// A pod whose sandbox cannot be asked for its addresses is taken over with those unknown, and not with the node's; they are told when they can be asked
+// for. One whose runtime is away is not taken over at all.
 func TestNoAddressIsNotTheNodes(t *testing.T) {
 	s := &oneStub{state: criv1.ContainerState_CONTAINER_RUNNING}
 	s.there = true
 	r, _ := openFor(t, s, s, stubParent)
+	r.cancel() // nobody else looks
+	r.loops.Wait()
+	r.ctx = t.Context()
 	boxes, _ := s.ListPodSandbox(t.Context(), nil)
 	containers, _ := s.ListContainers(t.Context(), nil)
-	s.unboxed = status.Error(codes.Unknown, "its metadata cannot be read")
-	if _, err := r.adopt(t.Context(), "uid-p", &left{boxes: boxes.Items, containers: containers.Containers}); !errors.Is(err, runtime.ErrUnavailable) {
-		t.Errorf("it is taken over: %v", err)
+	adopt := func() (*runtime.Pod, error) {
+		return r.adopt(t.Context(), "uid-p", &left{boxes: boxes.Items, containers: containers.Containers})
+	}
+	unbox := func(err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unboxed = err
+	}
+	for _, err := range []error{status.Error(codes.Unknown, "its metadata cannot be read"), status.Error(codes.DeadlineExceeded, "it hangs")} {
+		unbox(err)
+		if p, err := adopt(); err != nil || p.Sandbox == nil || !p.Sandbox.Unknown || len(p.Sandbox.IPs) > 0 || len(p.Containers) != 1 {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	var events []runtime.Event
+	r.notify = func(ev runtime.Event) { events = append(events, ev) }
+	r.running = map[runtime.ID]running{}
+	if err := r.compare(t.Context()); err == nil || len(events) > 0 {
+		t.Errorf("told are %+v, %v", events, err)
+	}
+	unbox(nil)
+	for range 2 {
+		if err := r.compare(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(events) != 1 || events[0].Pod != "uid-p" || events[0].Container != "" || events[0].Sandbox == nil || !slices.Equal(events[0].Sandbox.IPs, []string{"10.1.2.3"}) {
+		t.Errorf("told are %+v", events)
+	}
+	if !r.HasAddress("10.1.2.3") {
+		t.Error("its address is nobody's")
+	}
+	unbox(status.Error(codes.Unavailable, "it is away"))
+	s.away.Store(true)
+	if _, err := adopt(); !errors.Is(err, runtime.ErrUnavailable) {
+		t.Errorf("of a runtime that is away it is taken over: %v", err)
 	}
 }

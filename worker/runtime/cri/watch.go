@@ -183,11 +183,14 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 		box, err := r.statusOf(ctx, b[0].Id, b[0].GetMetadata().GetAttempt())
 		switch {
 		case errors.Is(err, runtime.ErrNotFound): // it is not there any more
-		case errors.Is(err, runtime.ErrUnavailable):
+		case errors.Is(err, runtime.ErrUnavailable) && r.answers() != nil:
 			return nil, err
-		case err != nil: // without its addresses the pod would have the node's
-			return nil, fmt.Errorf("%w: %w", runtime.ErrUnavailable, err)
 		default:
+			if err != nil {
+				// The runtime hangs on this one, or refuses it: that keeps nobody from being taken over. Its addresses are asked for again.
+				r.log.Error("which addresses a pod from before has cannot be asked", "pod", uid, "error", err)
+				box = sandbox{id: b[0].Id, attempt: b[0].GetMetadata().GetAttempt(), unknown: true}
+			}
 			s := r.hasSandbox(uid, box)
 			current, out.Sandbox = b[0].Id, &s
 		}
@@ -310,8 +313,11 @@ func (r *Runtime) compare(ctx context.Context) error {
 		known[id] = c
 	}
 	current := make(map[types.UID]string, len(r.sandboxes))
+	unknown := map[types.UID]sandbox{}
 	for uid, s := range r.sandboxes {
-		current[uid] = s.id
+		if current[uid] = s.id; s.unknown {
+			unknown[uid] = s
+		}
 	}
 	unwanted := make([]string, 0, len(r.unwanted))
 	for ref := range r.unwanted {
@@ -355,6 +361,11 @@ func (r *Runtime) compare(ctx context.Context) error {
 	}
 	for _, ref := range unwanted {
 		begun = append(begun, r.begin(ref, nil, func() error { return r.removeUnwanted(ctx, ref) }))
+	}
+	for uid, box := range unknown {
+		if ready[box.id] {
+			begun = append(begun, r.begin(box.id, nil, func() error { return r.askAgain(ctx, uid, box) }))
+		}
 	}
 	for uid, id := range current {
 		if !ready[id] {

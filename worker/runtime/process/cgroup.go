@@ -47,9 +47,6 @@ func (t *cgroupTree) forContainer(spec *runtime.Spec, c *shim.Config) error {
 	if t == nil {
 		return nil
 	}
-	t.mu.Lock()
-	delete(t.left, spec.ID) // it is made anew
-	t.mu.Unlock()
 	if t.pids > 0 {
 		if _, err := t.Create(string(spec.ID.Pod), &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &t.pids}}); err != nil {
 			return err
@@ -151,9 +148,21 @@ func (t *cgroupTree) leave(id runtime.ID) (first bool) {
 	return first
 }
 
-// removeLeft removes what could not be removed, until nothing is left or ctx ends.
-func (t *cgroupTree) removeLeft(ctx context.Context) {
-	for pause := 100 * time.Millisecond; t.tryLeft() > 0; pause = min(2*pause, time.Minute) {
+// keep says whether a cgroup was to go, which it is not any more.
+func (t *cgroupTree) keep(id runtime.ID) (was bool) {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was = t.left[id]
+	delete(t.left, id)
+	return was
+}
+
+// removeLeft removes what could not be removed, until nothing is left or ctx ends, and says of each that it is gone.
+func (t *cgroupTree) removeLeft(ctx context.Context, gone func(runtime.ID)) {
+	for pause := 100 * time.Millisecond; t.tryLeft(gone) > 0; pause = min(2*pause, time.Minute) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -162,9 +171,15 @@ func (t *cgroupTree) removeLeft(ctx context.Context) {
 	}
 }
 
-func (t *cgroupTree) tryLeft() (left int) {
+func (t *cgroupTree) tryLeft(gone func(runtime.ID)) (left int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.left, func(id runtime.ID, _ bool) bool { return t.removeContainer(id) == nil })
+	maps.DeleteFunc(t.left, func(id runtime.ID, _ bool) bool {
+		if t.removeContainer(id) != nil {
+			return false
+		}
+		gone(id)
+		return true
+	})
 	return len(t.left)
 }

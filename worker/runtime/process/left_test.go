@@ -370,6 +370,23 @@ func TestOneDeletesWhatSeveralWould(t *testing.T) {
 	})
 }
 
+// holdCgroup keeps a container's cgroup from being removed.
+func (h *harness) holdCgroup(id runtime.ID) (letGo func()) {
+	h.t.Helper()
+	dirs, err := h.rt.cgroups.Dirs(h.rt.cgroups.name(id))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := unix.Mount("berth-test", dirs[0], "tmpfs", 0, ""); err != nil {
+		h.t.Skipf("this machine does not let mount: %v", err)
+	}
+	return func() {
+		if err := unix.Unmount(dirs[0], unix.MNT_DETACH); err != nil {
+			h.t.Error(err)
+		}
+	}
+}
+
 // A cgroup that cannot be removed keeps no pod of which nothing runs: it goes when it can, unless its container is made anew.
 func TestCgroupThatCannotBeRemoved(t *testing.T) {
 	h := open(t, Options{})
@@ -379,22 +396,8 @@ func TestCgroupThatCannotBeRemoved(t *testing.T) {
 	p := pod("p", shell("true"))
 	id := h.start(p, 0)
 	h.exit()
-	dirs, err := h.rt.cgroups.Dirs(h.rt.cgroups.name(id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold := func() (letGo func()) {
-		if err := unix.Mount("berth-test", dirs[0], "tmpfs", 0, ""); err != nil {
-			t.Skipf("this machine does not let mount: %v", err)
-		}
-		return func() {
-			if err := unix.Unmount(dirs[0], unix.MNT_DETACH); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	letGo := hold()
-	err = h.rt.Remove(t.Context(), p.UID)
+	letGo := h.holdCgroup(id)
+	err := h.rt.Remove(t.Context(), p.UID)
 	there := h.cgroupIsThere(id)
 	letGo()
 	if err != nil || !there {
@@ -407,14 +410,15 @@ func TestCgroupThatCannotBeRemoved(t *testing.T) {
 	// Of one that is made anew nothing is taken away.
 	h.start(p, 0)
 	h.exit()
-	letGo = hold()
+	letGo = h.holdCgroup(id)
 	h.rt.removeCgroup(id)
 	letGo()
 	spec := h.spec(p, 0)
+	h.rt.keepCgroup(id)
 	if err := h.rt.cgroups.forContainer(&spec, &shim.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if left := h.rt.cgroups.tryLeft(); left > 0 || !h.cgroupIsThere(id) {
+	if left := h.rt.cgroups.tryLeft(h.rt.forgetCgroup); left > 0 || !h.cgroupIsThere(id) {
 		t.Errorf("%d are to go, and it is there: %v", left, h.cgroupIsThere(id))
 	}
 }

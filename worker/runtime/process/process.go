@@ -100,6 +100,9 @@ type Runtime struct {
 	again    bool // and looks again, since more came
 	// deleting are names below Root that somebody deletes; each is closed when that is over.
 	deleting map[string]chan struct{}
+	// unseen are pods from before of which it could not be seen what runs, and when that was told to end, if it was.
+	unseen   map[types.UID]time.Time
+	unseenMu sync.Mutex // held by who takes over a container later than Open
 	watch    sync.WaitGroup
 }
 
@@ -132,7 +135,8 @@ func New(opts Options) (*Runtime, error) {
 		}
 	}
 	opts.Root, opts.Hide = hide[0], hide
-	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}, deleting: map[string]chan struct{}{}}
+	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}, deleting: map[string]chan struct{}{},
+		unseen: map[types.UID]time.Time{}}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.shim = "/proc/self/exe" // this very binary, even when its file has been replaced
 	if opts.ShimDir != "" {
@@ -207,7 +211,8 @@ func (r *Runtime) Close() {
 	r.cgroups.close()
 }
 
-// Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there; Root/.removed-<pod uid>.<number>.
+// Directories: Root/<pod uid>/pod.record, and containers/<name>/<attempt>/ with what package shim keeps there; Root/.removed-<pod uid>.<number>;
+// Root/.cgroup-<pod uid>_<name>_<attempt>, an empty directory for each cgroup that is to go.
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -23,6 +24,9 @@ const asidePrefix = ".removed-"
 
 // Remove implements runtime.Runtime.
 func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
+	if err := r.endUnseen(pod); err != nil {
+		return fmt.Errorf("removing pod %s: %w", pod, err)
+	}
 	r.mu.Lock()
 	for id := range r.running {
 		if id.Pod == pod {
@@ -78,10 +82,56 @@ func (r *Runtime) removeCgroup(id runtime.ID) {
 		return
 	}
 	r.log.Warn("a cgroup in which nothing runs could not be removed; it is tried again", "container", id.String(), "error", err)
+	if err := os.Mkdir(r.cgroupMark(id), 0o700); err != nil && !os.IsExist(err) {
+		r.log.Warn("the next agent will not know of a cgroup that is to go", "container", id.String(), "error", err)
+	}
+	r.leaveCgroup(id)
+}
+
+// leaveCgroup has a cgroup removed when it can be.
+func (r *Runtime) leaveCgroup(id runtime.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if first := r.cgroups.leave(id); first && !r.closed {
-		r.watch.Go(func() { r.cgroups.removeLeft(r.life) })
+		r.watch.Go(func() { r.cgroups.removeLeft(r.life, r.forgetCgroup) })
+	}
+}
+
+// cgroupPrefix begins the names, below Root, of empty directories that say which cgroups are to go: the next agent goes on with them. No UID begins
+// like that.
+const cgroupPrefix = ".cgroup-"
+
+func (r *Runtime) cgroupMark(id runtime.ID) string {
+	return filepath.Join(r.opts.Root, cgroupPrefix+id.String())
+}
+
+// findCgroup goes on with a cgroup that an earlier agent could not remove.
+func (r *Runtime) findCgroup(mark string) {
+	parts := strings.Split(strings.TrimPrefix(mark, cgroupPrefix), "_")
+	if r.cgroups == nil || len(parts) != 3 {
+		return
+	}
+	attempt, err := strconv.ParseInt(parts[2], 10, 32)
+	if err != nil {
+		return
+	}
+	id := runtime.ID{Pod: types.UID(parts[0]), Container: parts[1], Attempt: int32(attempt)}
+	if held, err := locked(r.dir(id)); held || err != nil {
+		return // it was made anew
+	}
+	r.leaveCgroup(id)
+}
+
+// keepCgroup: a cgroup that was to go is made anew.
+func (r *Runtime) keepCgroup(id runtime.ID) {
+	if r.cgroups.keep(id) {
+		r.forgetCgroup(id)
+	}
+}
+
+func (r *Runtime) forgetCgroup(id runtime.ID) {
+	if err := os.Remove(r.cgroupMark(id)); err != nil && !os.IsNotExist(err) {
+		r.log.Warn("that a cgroup was to go could not be forgotten", "container", id.String(), "error", err)
 	}
 }
 

@@ -36,6 +36,9 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if _, mark := begun(r.dir(spec.ID)); mark {
 		return r.resume(spec.ID)
 	}
+	if err := r.endUnseen(spec.ID.Pod); err != nil {
+		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
 	command := slices.Concat(spec.Command, spec.Args)
 	if len(command) == 0 {
 		return &runtime.StartError{Err: errors.New("the container has no command; images are ignored, so it must have one of its own")}
@@ -55,6 +58,7 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 	if err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
+	r.keepCgroup(spec.ID)
 	if err := r.cgroups.forContainer(&spec, config); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
 	}
@@ -72,6 +76,8 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 
 // resume takes over a run that was made already, and of which nothing was seen when this runtime was opened: it is not made again.
 func (r *Runtime) resume(id runtime.ID) error {
+	r.unseenMu.Lock() // nobody adopts what another does
+	defer r.unseenMu.Unlock()
 	if _, err := r.find(id); err == nil {
 		return fmt.Errorf("container %s runs already", id)
 	}
@@ -102,6 +108,10 @@ func (r *Runtime) undo(id runtime.ID, err error) error {
 	r.removeCgroup(id)
 	var se *runtime.StartError
 	if errors.As(err, &se) {
+		// A shim that could not take its mark back has left one of a command that was not run.
+		if merr := os.Remove(filepath.Join(r.dir(id), shim.StateFile)); merr != nil && !os.IsNotExist(merr) {
+			r.log.Warn("the mark of a command that was not run is left", "container", id.String(), "error", merr)
+		}
 		return err
 	}
 	_ = r.putAside(r.dir(id), id.Pod)
@@ -187,7 +197,11 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 		c.WorkDir = work
 	}
 	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, TerminationEnv + "=" + termination}
-	for _, m := range spec.Mounts {
+	volumes := slices.Clone(spec.Mounts)
+	for i := range volumes {
+		volumes[i].Target = filepath.Join("/", volumes[i].Target) // one that is relative is so to the root, as with a kubelet
+	}
+	for _, m := range volumes {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {
 			if err := mounts.Apart(ctx, func() error { return subPath(&m) }); err != nil {
@@ -203,7 +217,7 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 	if r.bind {
 		for _, f := range r.hostMounts(spec.Pod) {
 			// A volume over the file is what the pod wants there.
-			if !slices.ContainsFunc(spec.Mounts, func(m runtime.Mount) bool { return filepath.Clean(m.Target) == f.Target }) {
+			if !slices.ContainsFunc(volumes, func(m runtime.Mount) bool { return m.Target == f.Target }) {
 				c.Mounts = append(c.Mounts, shim.Mount{Source: filepath.Join(dir, f.Source), Target: f.Target})
 			}
 		}

@@ -59,7 +59,7 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 	}
 	var errs []error
 	for _, pod := range pods {
-		if strings.HasPrefix(pod.Name(), asidePrefix) {
+		if strings.HasPrefix(pod.Name(), asidePrefix) || strings.HasPrefix(pod.Name(), cgroupPrefix) {
 			continue
 		}
 		ids, err := r.attempts(types.UID(pod.Name()))

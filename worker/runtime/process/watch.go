@@ -1,7 +1,6 @@
 package process
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
@@ -27,8 +24,13 @@ import (
 // shimPatience is how long a shim has to say what it runs, or to end, when it is found.
 const shimPatience = 5 * time.Second
 
+// exitPatience is how long an end that is written down, and cannot be read, is read again.
+const exitPatience = time.Minute
+
 // watched is a running container.
 type watched struct {
+	quiet bool // nobody who could be told of its end knows of it
+
 	end   io.ReadCloser // comes to its end when the shim does, or before: a pipe to an own one, else a connection
 	state shim.State
 	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
@@ -115,11 +117,17 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	if !r.awaitEnded(c.ID, w.state) {
 		return
 	}
-	c.Exit = r.exit(c.ID, w.state)
+	patience, cancel := context.WithTimeout(r.life, exitPatience)
+	defer cancel()
+	if c.Exit = r.awaitExit(patience, c.ID, w.state); r.life.Err() != nil {
+		return
+	}
 	r.mu.Lock()
 	delete(r.running, c.ID)
 	r.mu.Unlock()
-	r.notify(c)
+	if !w.quiet {
+		r.notify(c)
+	}
 }
 
 // awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it, and one that could not be
@@ -146,17 +154,11 @@ func (r *Runtime) awaitEnded(id runtime.ID, state shim.State) bool {
 		r.log.Warn("a container does not count as ended while processes of it are left", "container", id.String(), "error", err)
 		err = r.endLeft(r.life, id, state)
 	}
-	if r.life.Err() != nil {
-		return false
-	}
-	if err != nil {
-		r.log.Error("whether processes of a container are left is not known", "container", id.String(), "error", err)
-	}
-	return true
+	return err == nil
 }
 
 // endLeft ends what a shim that is gone has left behind: one that was killed took its container's command with it, and not what that had
-// started. It fails when ctx ends before all of that has ended.
+// started. It fails when ctx ends before all of that is known to have ended.
 func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) error {
 	if _, err := os.Stat(filepath.Join(r.dir(id), shim.ExitFile)); err != nil {
 		killGroup(state)
@@ -164,20 +166,59 @@ func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) 
 	return r.cgroups.end(ctx, id)
 }
 
-// exit reads how the container of a shim that is gone ended. Where nobody knows it, that is written down once: the next agent tells no other end.
-func (r *Runtime) exit(id runtime.ID, state shim.State) *runtime.Exit {
-	dir := r.dir(id)
-	var e shim.Exit
-	if err := readJSON(filepath.Join(dir, shim.ExitFile), &e); err != nil {
-		// The shim was killed, or the machine went down.
-		e = shim.Exit{Code: 128 + int(syscall.SIGKILL), StartedAt: state.StartedAt, FinishedAt: time.Now(), Unknown: true}
-		var unread *fs.PathError
-		if !errors.As(err, &unread) || os.IsNotExist(err) { // else it may be read yet
-			if err := shim.WriteExit(dir, e); err != nil {
-				r.log.Warn("that the end of a container is not known could not be written down", "container", id.String(), "error", err)
-			}
+// awaitExit is exit, again and again while the end that is written down cannot be read. When ctx ends it is not known.
+func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State) *runtime.Exit {
+	told := false
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		x, err := r.exit(id, state)
+		if err == nil {
+			return x
+		}
+		if !told {
+			r.log.Warn("how a container has ended cannot be read; it is tried again", "container", id.String(), "error", err)
+			told = true
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return r.exitOf(id, unknown(state)) // and the next agent may read it
 		}
 	}
+}
+
+// exit reads how the container of a shim that is gone ended. Where nobody knows it, that is written down once: the next agent tells no other end. It
+// fails where it is written down and cannot be read now.
+func (r *Runtime) exit(id runtime.ID, state shim.State) (*runtime.Exit, error) {
+	dir := r.dir(id)
+	var e shim.Exit
+	err := readJSON(filepath.Join(dir, shim.ExitFile), &e)
+	var unread *fs.PathError
+	switch {
+	case err == nil:
+	case errors.As(err, &unread) && !os.IsNotExist(err) && !errors.Is(err, syscall.EISDIR):
+		return nil, err
+	default:
+		if _, mark := begun(dir); !mark {
+			// Its shim found that there is nothing to run, and has taken the mark back. Nothing has ended, so nothing is written down.
+			return &runtime.Exit{Code: 128, Reason: runtime.ReasonStartError, Message: "The command could not be run",
+				StartedAt: state.StartedAt, FinishedAt: time.Now()}, nil
+		}
+		// The shim was killed, or the machine went down.
+		e = unknown(state)
+		if err := shim.WriteExit(dir, e); err != nil {
+			r.log.Warn("that the end of a container is not known could not be written down", "container", id.String(), "error", err)
+		}
+	}
+	return r.exitOf(id, e), nil
+}
+
+// unknown is the end of a container that nobody saw.
+func unknown(state shim.State) shim.Exit {
+	return shim.Exit{Code: 128 + int(syscall.SIGKILL), StartedAt: state.StartedAt, FinishedAt: time.Now(), Unknown: true}
+}
+
+// exitOf is what the agent is told of an end.
+func (r *Runtime) exitOf(id runtime.ID, e shim.Exit) *runtime.Exit {
 	x := &runtime.Exit{Code: int32(e.Code), Signal: int32(e.Signal), Reason: runtime.ReasonCompleted,
 		StartedAt: e.StartedAt, FinishedAt: e.FinishedAt}
 	if e.Unknown {
@@ -262,57 +303,6 @@ func readJSON(path string, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// Open implements runtime.Runtime.
-func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
-	r.notify = notify
-	entries, err := os.ReadDir(r.opts.Root)
-	if err != nil {
-		return nil, fmt.Errorf("looking for containers from before: %w", err)
-	}
-	var out []runtime.Pod
-	var adopted []func()
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), asidePrefix) {
-			r.sweep()
-			continue
-		}
-		uid := types.UID(e.Name())
-		ids, err := r.attempts(uid)
-		if err != nil {
-			// Whoever starts one of its containers meets the same error, and starts none beside them.
-			r.log.Error("a pod's containers cannot be looked at", "pod", uid, "error", err)
-			continue
-		}
-		pod, lost := r.recover(uid, ids)
-		if pod == nil {
-			if err := r.discard(r.life, uid); err != nil {
-				r.log.Warn("what is left of a pod could not be removed", "pod", uid, "error", err)
-			}
-			r.sweep()
-			continue
-		}
-		rp := runtime.Pod{Pod: pod, Lost: lost}
-		slices.SortFunc(ids, func(a, b runtime.ID) int {
-			return cmp.Or(cmp.Compare(a.Container, b.Container), cmp.Compare(a.Attempt, b.Attempt))
-		})
-		for _, id := range ids {
-			c, watch, ok := r.adopt(id)
-			if !ok {
-				continue
-			}
-			rp.Containers = append(rp.Containers, c)
-			if watch != nil {
-				adopted = append(adopted, watch)
-			}
-		}
-		out = append(out, rp)
-	}
-	for _, watch := range adopted {
-		watch()
-	}
-	return out, nil
-}
-
 // adopt finds out what became of a container that an earlier agent started; watch is what to do to go on with it. What may have run is found, whatever
 // is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen.
 func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bool) {
@@ -357,6 +347,7 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		}
 		return c, r.goOn(c, silent), true
 	}
+	_, mark = begun(dir) // its shim may have taken it back since
 	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
 	defer cancel()
 	err = r.endLeft(ctx, id, state)
@@ -369,7 +360,9 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 	case err != nil:
 		return c, r.goOn(c, silent), true
 	}
-	c.Exit = r.exit(id, state)
+	if c.Exit, err = r.exit(id, state); err != nil {
+		return c, r.goOn(c, silent), true // it is read again
+	}
 	return c, nil, true
 }
 

@@ -44,6 +44,17 @@ type piece struct {
 	b  []byte
 }
 
+// keep has a client get something later. Pieces of one output that follow each other are one: however small they are, they take no more room
+// than what is in them.
+func (c *seat) keep(to *os.File, b []byte) {
+	c.keptBytes += len(b)
+	if n := len(c.kept); n > 0 && c.kept[n-1].to == to {
+		c.kept[n-1].b = append(c.kept[n-1].b, b...)
+		return
+	}
+	c.kept = append(c.kept, piece{to, bytes.Clone(b)})
+}
+
 // join adds a client; false: nothing more comes.
 func (a *audience) join(c *seat) bool {
 	a.mu.Lock()
@@ -123,7 +134,7 @@ func (a *audience) tell(stream string, b []byte) {
 		rest, err := a.write(to, b)
 		slow := errors.Is(err, os.ErrDeadlineExceeded)
 		if slow && a.ended.Load() && c.keptBytes+len(rest) <= mostLeft {
-			c.kept, c.keptBytes = append(c.kept, piece{to, bytes.Clone(rest)}), c.keptBytes+len(rest)
+			c.keep(to, rest)
 		} else if err != nil {
 			c.slow = slow
 			a.drop(c)
