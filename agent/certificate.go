@@ -9,8 +9,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,8 +34,8 @@ const (
 	renewPause, renewLook = time.Minute, time.Hour
 )
 
-// requestCertificate makes a key and gets the certificate of a node for it.
-func requestCertificate(ctx context.Context, config *rest.Config, node string) (pki.Pair, error) {
+// requestCertificate makes a key and gets the certificate of a node for it. waits is told what for, as soon as it is known and when it is something else.
+func requestCertificate(ctx context.Context, config *rest.Config, node string, waits func(request, why string)) (pki.Pair, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -69,13 +71,13 @@ func requestCertificate(ctx context.Context, config *rest.Config, node string) (
 	if err != nil {
 		return pki.Pair{}, fmt.Errorf("asking for a certificate: %w", err)
 	}
-	cert, err := awaitCertificate(ctx, c.CertificateSigningRequests(), made.Name)
+	cert, err := awaitCertificate(ctx, c.CertificateSigningRequests(), made.Name, waits)
 	return pki.Pair{CertPEM: cert, KeyPEM: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})}, err
 }
 
 // awaitCertificate waits for the answer to a request.
-func awaitCertificate(ctx context.Context, requests client.CertificateSigningRequestInterface, name string) ([]byte, error) {
-	why := "nobody has approved it"
+func awaitCertificate(ctx context.Context, requests client.CertificateSigningRequestInterface, name string, waits func(request, why string)) ([]byte, error) {
+	why, said := unapproved, ""
 	for {
 		r, err := requests.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && len(r.Status.Certificate) > 0 {
@@ -94,11 +96,29 @@ func awaitCertificate(ctx context.Context, requests client.CertificateSigningReq
 				}
 			}
 		}
+		if why != said {
+			waits(name, why)
+			said = why
+		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("the request %s has no answer (%s): %w", name, why, context.Cause(ctx))
 		case <-time.After(answerPoll):
 		}
+	}
+}
+
+// unapproved is why a request for a certificate is not signed at first.
+const unapproved = "nobody has approved it"
+
+// tellWaiting is told what a request for a certificate waits for. Usually it is signed within a second, and what comes before that is no news.
+func (c *Config) tellWaiting(by string) func(request, why string) {
+	return func(request, why string) {
+		level := hclog.Warn
+		if why == unapproved || strings.HasPrefix(why, string(certificatesv1.CertificateApproved)) {
+			level = hclog.Info
+		}
+		c.Logger.Log(level, "a certificate was asked for, and is waited for", "request", request, "by", by, "because", why)
 	}
 }
 
@@ -165,7 +185,7 @@ func (c *Config) renew(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		pair, err := requestCertificate(ctx, config, c.Name)
+		pair, err := requestCertificate(ctx, config, c.Name, c.tellWaiting(addr))
 		if err == nil {
 			err = checkPair(c.CA, pair, c.Name)
 		}

@@ -31,7 +31,7 @@ func foundGossipKey(dir string) error {
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the directory of the gossip key: %w", err)
+		return fmt.Errorf("data_dir: making the directory of the gossip key: %w", err)
 	}
 	raw := make([]byte, 32)
 	if _, err := rand.Read(raw); err != nil {

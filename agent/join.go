@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,6 +116,7 @@ func (c *Config) enter(ctx context.Context, dir string) (*pki.Source, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of the certificate: %w", err)
 	}
+	c.Logger.Info("this worker has no certificate yet, and joins by its token", "servers", strings.Join(c.Joining.API, ", "))
 	for {
 		var errs []error
 		for _, addr := range c.Joining.API {
@@ -127,13 +129,22 @@ func (c *Config) enter(ctx context.Context, dir string) (*pki.Source, error) {
 			}
 			errs = append(errs, fmt.Errorf("by the server at %s: %w", addr, err))
 		}
-		c.Logger.Warn("cannot join yet; trying again", "error", errors.Join(errs...))
+		c.Logger.Warn("cannot join yet; trying again", "error", oneLine(errs))
 		select {
 		case <-ctx.Done():
 			return nil, errors.Join(context.Cause(ctx), errors.Join(errs...))
 		case <-time.After(joinPause):
 		}
 	}
+}
+
+// oneLine is what went wrong, for the log: a line each would be many of its lines.
+func oneLine(errs []error) string {
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
 }
 
 // enterBy does it by way of one server.
@@ -147,7 +158,7 @@ func (c *Config) enterBy(ctx context.Context, dir, addr string, token pki.JoinTo
 	}
 	config := apiConfig(addr, ca)
 	config.BearerToken = token.Bearer()
-	pair, err := requestCertificate(ctx, config, c.Name)
+	pair, err := requestCertificate(ctx, config, c.Name, c.tellWaiting(addr))
 	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 		return fmt.Errorf("%w: %w", errNotLetIn, err)
 	}
@@ -238,7 +249,7 @@ func (c *Config) learn(ctx context.Context, dir string) (*operator.Join, error) 
 	if len(before.Gossip) == 0 {
 		return nil, fmt.Errorf("no server tells where the others are: %w", errors.Join(errs...))
 	}
-	c.Logger.Warn("no server tells where the others are; going by what was known before", "error", errors.Join(errs...))
+	c.Logger.Warn("no server tells where the others are; going by what was known before", "error", oneLine(errs))
 	return before, nil
 }
 

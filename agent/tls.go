@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/berth-dev/berth/access"
@@ -28,7 +29,7 @@ const administrator = "admin"
 func (c *Config) secure(ctx context.Context) error {
 	if c.DataDir != "" {
 		if err := atomicfile.Sweep(TLSDir(c.DataDir)); err != nil {
-			return fmt.Errorf("remove what was left unfinished beside the certificates: %w", err)
+			return fmt.Errorf("data_dir: remove what was left unfinished beside the certificates: %w", err)
 		}
 	}
 	if c.TLS == nil && c.Server == nil && c.Joining != nil {
@@ -93,10 +94,25 @@ func (c *Config) foundCA(dir string) (*pki.CA, error) {
 	}
 	c.Logger.Info("no certificates are configured: this agent has made a CA of its own", "directory", dir)
 	c.Logger.Info("to use the cluster", "command",
-		fmt.Sprintf("berth --ca-file %[1]s/ca.pem --cert-file %[1]s/client-%[2]s.pem --key-file %[1]s/client-%[2]s-key.pem get nodes", dir, administrator))
+		fmt.Sprintf("berth --addresses %[3]s --ca-file %[1]s/ca.pem --cert-file %[1]s/client-%[2]s.pem --key-file %[1]s/client-%[2]s-key.pem get nodes", dir, administrator, c.apiAddress()))
 	c.Logger.Info("to let a worker join, make it a token (berth token create); for another server, make its certificate here, copy it with ca.pem, and name them in its tls block; "+
 		"its gossip.encryption_key is what "+gossipKeyFile+" holds", "command", "berth tls server NAME -d "+dir)
 	return ca, nil
+}
+
+// apiAddress is where commands on this machine reach the API.
+func (c *Config) apiAddress() string {
+	host, port := c.BindAddr, strconv.Itoa(c.Ports.HTTP)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip != nil && ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	if c.Ports.HTTP == 0 {
+		port = "PORT" // any free one, which is chosen later
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // neverServed refuses another CA where a server has been: those who joined it know the one that it had.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -126,8 +127,14 @@ func (p *workerParts) runSampler(ctx context.Context, w *Worker) *worker.Sampler
 	if !ok {
 		return nil
 	}
+	var part worker.Part
+	if machine, err := readMachine(p.config.DataDir); err == nil { // it could be read when the node was described
+		node := maps.Clone(machine.Capacity)
+		maps.Copy(node, p.config.Node.Capacity)
+		part = worker.PartOf(node, machine.Capacity)
+	}
 	sampler := &worker.Sampler{
-		Meter: meter, Machine: worker.ReadUse, Interval: p.config.SampleInterval, Take: p.link.sample, Clock: clock.RealClock{}, Logger: p.config.Logger,
+		Part: part, Meter: meter, Machine: worker.ReadUse, Interval: p.config.SampleInterval, Take: p.link.sample, Clock: clock.RealClock{}, Logger: p.config.Logger,
 	}
 	p.keep(ctx, w, "samples", sampler.Run)
 	return sampler

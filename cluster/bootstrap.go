@@ -141,6 +141,22 @@ func makeSet(ms []Member) ([]Peer, string) {
 	return peers, hex.EncodeToString(h.Sum(nil)[:8])
 }
 
+// present says how many of the servers that a cluster is founded by are here.
+func present(self string, members []Member) string {
+	var here []Member
+	expect := 0
+	for _, m := range members {
+		if m.Role != RoleServer || m.Status != StatusAlive || m.Leaving || m.BootstrapExpect == 0 || m.NonVoter {
+			continue
+		}
+		if here = append(here, m); m.Name == self {
+			expect = m.BootstrapExpect
+		}
+	}
+	sortMembers(here)
+	return fmt.Sprintf("%d of %d are here: %s", len(here), expect, names(here))
+}
+
 func names(ms []Member) string {
 	out := make([]string, 0, len(ms))
 	for _, m := range ms {
@@ -168,6 +184,11 @@ func (p *Pool) Bootstrap(ctx context.Context, isServer func(Member) error) ([]Pe
 			if err.Error() != said {
 				said = err.Error()
 				p.log.Error("waiting to bootstrap", "error", err)
+			}
+		case d.Step == BootstrapWait:
+			if text := present(p.name, members); text != said {
+				said = text
+				p.log.Info("waiting for the servers that found the cluster", "bootstrap_expect", text)
 			}
 		case d.Step == BootstrapPromise:
 			if err := p.promise(ctx, d.Set); err != nil {

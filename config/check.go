@@ -13,6 +13,8 @@ import (
 // to its range.
 type sources struct {
 	ranges map[string]hcl.Range
+	// first is the file that was read first.
+	first string
 }
 
 func newSources() *sources { return &sources{ranges: map[string]hcl.Range{}} }

@@ -92,7 +92,23 @@ func Resolve(f Flags, getenv func(string) string) (*Connection, error) {
 	if c.Token, err = token(f, getenv, ctx); err != nil {
 		return nil, err
 	}
+	// Servers look at a certificate first: a token that is given nearer than one says who asks.
+	byToken, byCert := nearness(f.Token, getenv("BERTH_TOKEN")), nearness(f.CertFile+f.KeyFile, getenv("BERTH_CERT_FILE")+getenv("BERTH_KEY_FILE"))
+	if byToken < byCert {
+		c.CertFile, c.KeyFile = "", ""
+	}
 	return c, nil
+}
+
+// nearness is where a setting is from: a flag is nearer than a variable, and that nearer than the file.
+func nearness(flag, env string) int {
+	switch {
+	case flag != "":
+		return 0
+	case env != "":
+		return 1
+	}
+	return 2
 }
 
 // needsFile: without a home directory the command line still works if it is told

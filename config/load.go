@@ -101,6 +101,9 @@ func (s *sources) decodeFile(ps *problems, file string, target any) error {
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
+	if s.first == "" {
+		s.first = file
+	}
 	parsed, diags := hclsyntax.ParseConfig(data, file, hcl.InitialPos)
 	if diags.HasErrors() {
 		ps.addDiagnostics(file, diags[:1]) // the ones after it are its echoes

@@ -17,8 +17,11 @@ type checker struct {
 	src *sources
 }
 
-func (k checker) fail(option, format string, args ...any) {
-	r := k.src.ranges[option] // without a file if the option was not written
+func (k checker) fail(option, format string, args ...any) { k.failAt(option, option, format, args...) }
+
+// failAt reports a mistake in an option where another one was written, which brings it about.
+func (k checker) failAt(place, option, format string, args ...any) {
+	r := k.src.ranges[place] // without a file if the option was not written
 	k.ps.at(r, option+": "+format, args...)
 }
 
@@ -71,7 +74,12 @@ func (c *Config) validateAgent(k checker) {
 		k.fail("name", "%q cannot name a node: %s", c.Name, problems[0])
 	}
 	if c.DataDir == "" {
-		k.fail("data_dir", `it has no default; write, for example, data_dir = "/var/lib/berth"`)
+		const missing = `data_dir: it has no default; write, for example, data_dir = "/var/lib/berth"`
+		if k.src.set("data_dir") {
+			k.ps.at(k.src.ranges["data_dir"], missing)
+		} else {
+			k.ps.add(k.src.first, 0, missing)
+		}
 	}
 	if net.ParseIP(c.BindAddr) == nil {
 		k.fail("bind_addr", `%q is not an IP address; "0.0.0.0" is every address of this machine`, c.BindAddr)
@@ -121,6 +129,8 @@ func (c *Config) validatePorts(k checker) {
 		switch other, twice := taken[port]; {
 		case port < 0 || port > 65535:
 			k.fail(path, "%d is not a port; it can be 0 (any free one) to 65535", port)
+		case port != 0 && twice && !k.src.set(path):
+			k.failAt(other, path, "%d, its default, is what %s is set to; set it as well", port, other)
 		case port != 0 && twice:
 			k.fail(path, "%d is the port of %s already", port, other)
 		default:

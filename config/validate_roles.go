@@ -312,7 +312,10 @@ func (c *Config) validateReserved(k checker) {
 		{"memory", capacity.Memory, reserved.Memory},
 		{"ephemeral_storage", capacity.EphemeralStorage, reserved.EphemeralStorage},
 	} {
-		if has, kept := r.has.Value(), r.reserved.Value(); r.has != "" && has.Cmp(kept) < 0 {
+		if r.has.check() != nil || r.reserved.check() != nil {
+			continue // told already
+		}
+		if has, kept := r.has.Value(), r.reserved.Value(); r.has != "" && r.reserved != "" && has.Cmp(kept) < 0 {
 			k.fail("worker.reserved."+r.name, "%q is more than the capacity, %q", string(r.reserved), string(r.has))
 		}
 	}

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"slices"
@@ -64,6 +65,9 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		err = l.sync(s.file)
 	}
 	if err != nil {
+		if named := new(fs.PathError); errors.As(err, &named) {
+			return err // it says where
+		}
 		return fmt.Errorf("write %s: %w", s.path, err)
 	}
 	l.mu.Lock()

@@ -186,7 +186,7 @@ func (n *Node) start(store *storage) (err error) {
 		n.fail(err) // it happened while nobody could be told
 	}
 	if n.c.DataDir != "" {
-		n.logger.Info("consensus is up", "server", n.c.ID, "cluster", n.id.cluster(), "applied", n.machine.appliedIndex(), "address", n.Addr())
+		n.logger.Info("consensus is up", "cluster", n.id.cluster(), "applied", n.machine.appliedIndex(), "address", n.Addr())
 	}
 	return nil
 }

@@ -18,7 +18,9 @@ func (s *Server) clockLoop(ctx context.Context) {
 	ticker := time.NewTicker(peers.DefaultInterval)
 	defer ticker.Stop()
 	var said time.Duration
+	toldHeldBack := false
 	for {
+		toldHeldBack = toldHeldBack || s.tellHeldBack()
 		s.patience() // takes note of a leader
 		s.node.Steer(s.room.Counsel())
 		by, astray := s.compareClock()

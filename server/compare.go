@@ -258,7 +258,7 @@ func (s *Server) Verify(ctx context.Context) (*operator.VerifyResult, error) {
 // tellDifference lets a server know that it differs.
 func (s *Server) tellDifference(ctx context.Context, name string, d *rpc.DifferenceRequest) {
 	where := raftnode.Difference{Index: d.Index, EqualAt: d.EqualAt, Tables: d.Tables}
-	s.log.Error("a server's state differs from that of the majority; it is told to stop", "server", name, "difference", where.String())
+	s.log.Error("a server's state differs from that of the majority; it is told to stop", "which", name, "difference", where.String())
 	if name == s.config.Name {
 		s.node.Condemn(where)
 		return
@@ -268,7 +268,7 @@ func (s *Server) tellDifference(ctx context.Context, name string, d *rpc.Differe
 		return // it is asked again next time
 	}
 	if err := s.peers.Differs(ctx, addr, d); err != nil {
-		s.log.Warn("a server that differs could not be told", "server", name, "error", err)
+		s.log.Warn("a server that differs could not be told", "which", name, "error", err)
 	}
 }
 

@@ -172,6 +172,11 @@ func (s *Server) Status() *operator.Status {
 	out.StateBytes, out.MaxStateBytes = view.Bytes(), s.maxState()
 	out.Clock = s.clockStatus()
 	out.Unsettled = s.unsettled()
+	signs := s.config.Authority.Key != ""
+	out.Signs = &signs
+	if leader == "" {
+		out.Healthy, out.Message = false, "no leader is known, and nothing can be changed"
+	}
 	if err := s.failure(); err != nil {
 		out.Healthy, out.Message = false, err.Error()
 	}
@@ -236,7 +241,7 @@ func (s *Server) removeServer(r *http.Request) (any, error) {
 	if err := s.node.RemoveServer(r.Context(), id); err != nil {
 		return nil, s.leaderHint(err)
 	}
-	s.log.Info("server removed by an operator", "server", id)
+	s.log.Info("server removed by an operator", "which", id)
 	return s.raftConfiguration(), nil
 }
 

@@ -79,6 +79,20 @@ func (s *Server) knownVersion() int {
 	return fsm.LogVersion
 }
 
+// tellHeldBack says in the log that max_log_version has no effect, once it is known which version the cluster goes by. true: it was said, or never need be.
+func (s *Server) tellHeldBack() bool {
+	most, goes := s.config.MaxLogVersion, s.state.View().Version()
+	if most == 0 {
+		return true
+	}
+	if goes <= most {
+		return false
+	}
+	s.log.Warn("server.max_log_version has no effect: the cluster goes by a later version of the log's rules already, and there is no way back to an earlier one; take it out",
+		"max_log_version", most, "goes_by", goes)
+	return true
+}
+
 func (s *Server) askPeer(ctx context.Context, addr string) (peers.Answer, error) {
 	a, err := s.peers.Status(ctx, addr)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berth-dev/berth/api/operator"
 	"github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/fsm"
@@ -135,6 +137,16 @@ func TestMaxLogVersion(t *testing.T) {
 	if got := s.View().Version(); got != fsm.LogVersion-1 {
 		t.Errorf("the log goes by version %d of the rules, want %d", got, fsm.LogVersion-1)
 	}
+	// Once the cluster goes by later rules it is too late, and the server says so.
+	c.stop(s)
+	s = c.again(s, func(cfg *Config) { cfg.MaxLogVersion = 0 })
+	await(t, s, "the newest rules", func(v *fsm.View) bool { return v.Version() == fsm.LogVersion })
+	c.stop(s)
+	late := new(lockedBuffer)
+	s = c.again(s, func(cfg *Config) {
+		cfg.MaxLogVersion, cfg.Logger = fsm.LogVersion-1, hclog.New(&hclog.LoggerOptions{Output: late})
+	})
+	eventually(t, "the option to be told of", func() bool { return strings.Contains(late.String(), "server.max_log_version has no effect") })
 	c.stop(s)
 	_, err := Start(t.Context(), Config{Name: "b", DataDir: t.TempDir(), MaxLogVersion: fsm.LogVersion + 1})
 	if want := fmt.Sprintf("server.max_log_version: this version of Berth knows the log's rules up to version %d, and not %d", fsm.LogVersion, fsm.LogVersion+1); err == nil ||

@@ -78,6 +78,7 @@ func (a *Agent) Logs(ctx context.Context, pod types.UID, container string, o Log
 }
 
 // logSource finds the run of the container whose output is meant.
+// One that never came to run has written nothing: why is what there is to say.
 func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (containerID string, err error) {
 	var cs *corev1.ContainerStatus
 	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
@@ -91,23 +92,30 @@ func logSource(pod string, s *corev1.PodStatus, name string, previous bool) (con
 		return "", noLogsf("container %q in pod %q is not available", name, pod)
 	}
 	last := cs.LastTerminationState.Terminated
-	id := ""
+	var ended *corev1.ContainerStateTerminated
 	switch {
 	case previous:
 		if last == nil || last.ContainerID == "" {
 			return "", noLogsf("previous terminated container %q in pod %q not found", name, pod)
 		}
-		id = last.ContainerID
+		ended = last
 	case cs.State.Running != nil:
-		id = cs.ContainerID
+		return cs.ContainerID, nil
 	case cs.State.Terminated != nil && cs.State.Terminated.ContainerID != "":
-		id = cs.State.Terminated.ContainerID
+		ended = cs.State.Terminated
 	case last != nil && last.ContainerID != "":
-		id = last.ContainerID
+		ended = last
 	case cs.State.Waiting != nil:
-		return "", noLogsf("container %q in pod %q is waiting to start: %s", name, pod, cs.State.Waiting.Reason)
+		why := cs.State.Waiting.Reason
+		if message := cs.State.Waiting.Message; message != "" {
+			why += ": " + message
+		}
+		return "", noLogsf("container %q in pod %q is waiting to start: %s", name, pod, why)
 	default:
 		return "", noLogsf("container %q in pod %q is terminated", name, pod)
 	}
-	return id, nil
+	if ended.Reason == runtime.ReasonStartError {
+		return "", noLogsf("container %q in pod %q could not be started: %s", name, pod, ended.Message)
+	}
+	return ended.ContainerID, nil
 }

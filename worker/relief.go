@@ -27,6 +27,8 @@ const (
 	reclaimTimeout = 2 * time.Minute
 	// measurePatience is how long one pod may be measured while others wait for that: whoever has more files than can be counted by then goes first.
 	measurePatience = 30 * time.Second
+	// shortPause is how long it is not said again that nothing can be done about what is short.
+	shortPause = 5 * time.Minute
 )
 
 // relief is what the node does about what it runs short of.
@@ -40,6 +42,8 @@ type relief struct {
 	// lastEvicted and until: nobody else goes before that one has left, or until then.
 	lastEvicted types.UID
 	until       time.Time
+	// toldShort is when it was said last that nothing can be done about what is short.
+	toldShort map[eviction.Signal]time.Time
 }
 
 // relieveAside has something freed, beside all else: a disk may have so much on it that it takes long, and what the node is short of is measured meanwhile.
@@ -82,7 +86,7 @@ func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen evictio
 	pods, shares := a.candidates(ctx, t.Signal)
 	eviction.Rank(t.Signal, pods)
 	if len(pods) == 0 {
-		a.log.Warn("the node runs short, and there is no pod that may be evicted", "signal", t.Signal, "available", seen[t.Signal].Available)
+		a.tellShort(t, seen[t.Signal])
 		return
 	}
 	uid := pods[0].UID
@@ -93,6 +97,25 @@ func (a *Agent) relieve(ctx context.Context, t *eviction.Threshold, seen evictio
 	a.log.Warn("the node runs short: evicting a pod", "signal", t.Signal, "pod", uid, "message", message)
 	a.caller.meters.evicted(t.Signal)
 	a.inputs.put(func(now time.Time) { a.core.Evict(uid, message, &a.relief.config, t, now) })
+}
+
+// tellShort says that nothing can be done about what is short, every now and then.
+func (a *Agent) tellShort(t *eviction.Threshold, o eviction.Observed) {
+	a.relief.mu.Lock()
+	last, told := a.relief.toldShort[t.Signal]
+	now := a.clock.Now()
+	again := !told || now.Sub(last) >= shortPause
+	if again {
+		if a.relief.toldShort == nil {
+			a.relief.toldShort = map[eviction.Signal]time.Time{}
+		}
+		a.relief.toldShort[t.Signal] = now
+	}
+	a.relief.mu.Unlock()
+	if again {
+		a.log.Warn("the node runs short, and there is no pod that may be evicted", "signal", t.Signal,
+			"available", t.Signal.Text(o.Available), "threshold", t.Signal.Text(t.Least.Of(o.Capacity)))
+	}
 }
 
 // mayEvict takes note of who goes, unless somebody else has begun to, for something else that is short.

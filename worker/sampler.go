@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/sample"
@@ -32,6 +33,8 @@ type Sampler struct {
 	// Meter is the runtime; Machine measures all of the machine (ReadUse).
 	Meter   runtime.Meter
 	Machine func() (runtime.Counted, error)
+	// Part says of what the node has only a part of the machine's: it uses of that what its pods do.
+	Part Part
 	// Interval; 0: DefaultSampleInterval.
 	Interval time.Duration
 	// Take is told each sample; it must not block.
@@ -107,7 +110,7 @@ func (s *Sampler) measure(ctx context.Context, timeout time.Duration) error {
 	m := compare(s.last, machine, used, now)
 	s.last = m
 	s.mu.Unlock()
-	if n := m.Sample(); n != nil {
+	if n := m.Sample(s.Part); n != nil {
 		s.Take(n)
 	}
 	return nil
@@ -152,8 +155,33 @@ func rate(from, to, over time.Duration) int64 {
 	return int64(float64(to-from) / over.Seconds())
 }
 
+// Part is what a node has less of than its machine.
+type Part struct{ CPU, Memory bool }
+
+// PartOf compares a node with its machine.
+func PartOf(node, machine corev1.ResourceList) Part {
+	return Part{CPU: node.Cpu().Cmp(*machine.Cpu()) < 0, Memory: node.Memory().Cmp(*machine.Memory()) < 0}
+}
+
+// narrow has the node use what its pods do, of what it has a part of.
+func (part Part) narrow(n *sample.Node) {
+	var pods sample.Amount
+	for i := range n.Pods {
+		for _, c := range n.Pods[i].Containers {
+			pods.NanoCPU += c.Used.NanoCPU
+			pods.MemoryBytes += c.Used.MemoryBytes
+		}
+	}
+	if part.CPU {
+		n.Used.NanoCPU = min(pods.NanoCPU, sample.MaxAmount)
+	}
+	if part.Memory {
+		n.Used.MemoryBytes = min(pods.MemoryBytes, sample.MaxAmount)
+	}
+}
+
 // Sample is what the servers are told; nil: it is the first measurement, or of no window.
-func (m *Measured) Sample() *sample.Node {
+func (m *Measured) Sample(part Part) *sample.Node {
 	if m.Window <= 0 || m.Machine.NanoCPU < 0 {
 		return nil
 	}
@@ -179,6 +207,7 @@ func (m *Measured) Sample() *sample.Node {
 		}
 		p.Containers = append(p.Containers, sample.Container{Name: c.Container, Used: c.amount()})
 	}
+	part.narrow(n)
 	return n
 }
 

@@ -22,22 +22,29 @@ func TestRates(t *testing.T) {
 	}
 	first := compare(nil, runtime.Counted{CPU: 100 * time.Second, WorkingSetBytes: 1000},
 		[]runtime.ContainerUse{use("old", 0, -50, 0, time.Second), use("again", 0, -50, 0, time.Second), use("odd", 0, -50, 0, time.Minute)}, at(0))
-	if first.Sample() != nil {
-		t.Errorf("the first measurement says %+v", first.Sample())
+	if first.Sample(Part{}) != nil {
+		t.Errorf("the first measurement says %+v", first.Sample(Part{}))
 	}
-	second := compare(first, runtime.Counted{CPU: 115 * time.Second, WorkingSetBytes: 2000}, []runtime.ContainerUse{
+	second := compare(first, runtime.Counted{CPU: 120 * time.Second, WorkingSetBytes: 2000}, []runtime.ContainerUse{
 		use("old", 0, -50, 10, 6*time.Second), use("again", 0, -50, 10, time.Second), use("again", 1, 8, 10, time.Second),
 		use("odd", 0, -50, 10, time.Second), use("young", 0, 6, 10, 2*time.Second),
 	}, at(10))
-	n := second.Sample()
+	n := second.Sample(Part{})
 	if n == nil {
 		t.Fatal("the second measurement says nothing")
 	}
 	if _, err := n.Encode(); err != nil {
 		t.Error(err)
 	}
-	if n.WindowNano != int64(10*time.Second) || n.Used != (sample.Amount{NanoCPU: 1_500_000_000, MemoryBytes: 2000}) || len(n.Pods) != 1 {
+	if n.WindowNano != int64(10*time.Second) || n.Used != (sample.Amount{NanoCPU: 2_000_000_000, MemoryBytes: 2000}) || len(n.Pods) != 1 {
 		t.Fatalf("it says %+v", n)
+	}
+	// A node that has only a part of its machine uses of that what its pods do.
+	if part := second.Sample(Part{CPU: true}); part.Used != (sample.Amount{NanoCPU: 1_500_000_000, MemoryBytes: 2000}) {
+		t.Errorf("of a part of the processors it says %+v", part.Used)
+	}
+	if part := second.Sample(Part{Memory: true}); part.Used != (sample.Amount{NanoCPU: 2_000_000_000, MemoryBytes: 300}) {
+		t.Errorf("of a part of the memory it says %+v", part.Used)
 	}
 	want := map[string]int64{"old": 500_000_000, "again": 500_000_000, "young": 500_000_000}
 	for _, c := range n.Pods[0].Containers {

@@ -96,9 +96,12 @@ type Status struct {
 	StateBytes    int64 `json:"stateBytes,omitempty"`
 	MaxStateBytes int64 `json:"maxStateBytes,omitempty"`
 	// Healthy is false while the server cannot keep what it is given (a full or
-	// failing disk); Message says why.
+	// failing disk, or no leader is known); Message says why.
 	Healthy bool   `json:"healthy"`
 	Message string `json:"message,omitempty"`
+	// Signs: the server has the key of the cluster's CA, and signs requests for certificates while it leads. Absent from
+	// servers of versions that do not tell.
+	Signs *bool `json:"signs,omitempty"`
 	// Unsettled says how the servers' states differ where no majority has the same,
 	// and what to do; all serve on.
 	Unsettled string `json:"unsettled,omitempty"`

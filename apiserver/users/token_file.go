@@ -50,6 +50,12 @@ func openTokens(file string, logger hclog.Logger) (*tokenFile, error) {
 	return t, nil
 }
 
+// CheckTokens finds what is wrong with a file of tokens.
+func CheckTokens(file string) error {
+	_, err := readTokens(file)
+	return err
+}
+
 // readTokens refuses a file that makes somebody a server or a worker: that is
 // what certificates are for.
 func readTokens(file string) (*tokenfile.TokenAuthenticator, error) {

@@ -73,6 +73,9 @@ func (a *app) runAgent(ctx context.Context, paths []string, change func(c *confi
 	if err := change(c); err != nil {
 		return err
 	}
+	if err := usable(c); err != nil {
+		return err
+	}
 	flooded := newFloods()
 	log := hclog.New(&hclog.LoggerOptions{
 		Name: "berth", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogJSON, Output: a.errOut, Exclude: flooded.exclude,

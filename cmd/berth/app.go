@@ -46,6 +46,9 @@ type app struct {
 
 	flags  config.Flags
 	client *connect.Client
+	// warnings counts what servers have warned of; warningsAsErrors: then the command fails.
+	warnings         rest.WarningHandler
+	warningsAsErrors bool
 	// started tells a command that failed from one that was called wrongly.
 	started bool
 }
@@ -60,7 +63,12 @@ func (a *app) run(args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	cmdutil.BehaviorOnFatal(a.fatal)
-	return a.status(root.ExecuteC())
+	status := a.status(root.ExecuteC())
+	if n := a.warned(); n > 0 && status == exitDone {
+		fmt.Fprintf(a.errOut, "error: %d warnings received\n", n)
+		return exitFailed
+	}
+	return status
 }
 
 // longFlags lets `berth agent` take its flags with one dash, as HashiCorp's
@@ -171,8 +179,11 @@ func (a *app) root() *cobra.Command {
 	groups.Add(root)
 	globalFlags := options.NewCmdOptions(a.out)
 	rename(globalFlags)
-	root.AddCommand(a.versionCommand(), globalFlags)
+	root.AddCommand(a.versionCommand(), globalFlags, configCommand())
+	root.SetOut(a.out) // the completion's commands take what is set by now
+	completionCommand(root)
 	templates.ActsAsRootCommand(root, []string{"options"}, groups...)
+	root.SetFlagErrorFunc(flagError(root.FlagErrorFunc()))
 	utilcomp.SetFactoryForCompletion(factory)
 	a.completeFlags(root, factory)
 	return root
@@ -205,6 +216,9 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.KeepTrying, "keep-trying", false, "Wait until servers can be reached and have a leader, however long it takes. (--wait, of some commands, is kubectl's: it waits for objects.)")
 	fs.BoolVar(&f.SkipVerify, "skip-verify", false, "Accept any certificate of a server.")
 	fs.StringVar(&f.Token, "token", "", "Your bearer token.")
+	fs.StringVar(&a.client.Timeout, "request-timeout", "", "How long a request may take, such as 10s; 0: for ever.")
+	fs.BoolVar(&a.warningsAsErrors, "warnings-as-errors", false, "Fail when a server warns.")
+	a.addKubectlNames(fs)
 	fs.StringVarP(&f.Namespace, "namespace", "n", "", "The namespace of what is named without one.")
 	// klog reads its verbosity from a flag of the standard library.
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
@@ -217,10 +231,21 @@ func (a *app) addConnectionFlags(fs *pflag.FlagSet) {
 // quietLibraries keeps client-go from logging what the command says itself, and
 // shows the API's warnings.
 func (a *app) quietLibraries(cmd *cobra.Command) {
-	rest.SetDefaultWarningHandler(rest.NewWarningWriter(a.errOut, rest.WarningWriterOptions{Deduplicate: true}))
+	handler := rest.NewWarningWriter(a.errOut, rest.WarningWriterOptions{Deduplicate: true})
+	a.warnings = handler
+	rest.SetDefaultWarningHandler(handler)
 	if !cmd.Flags().Changed("v") {
 		a.silence()
 	}
+}
+
+// warned is how many warnings make a command fail.
+func (a *app) warned() int {
+	counter, ok := a.warnings.(interface{ WarningCount() int })
+	if !ok || !a.warningsAsErrors {
+		return 0
+	}
+	return counter.WarningCount()
 }
 
 func (a *app) completeFlags(root *cobra.Command, factory cmdutil.Factory) {

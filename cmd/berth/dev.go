@@ -26,6 +26,8 @@ import (
 const (
 	// devStart is how long a development cluster may take to be ready.
 	devStart = 60 * time.Second
+	// leastNodeMemory is less than any pod needs: who gives less has left out the unit.
+	leastNodeMemory = 1 << 20
 )
 
 type devFlags struct {
@@ -59,6 +61,9 @@ is on the loopback interface still, where such pods do not reach it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.runtime != "cri" && cmd.Flags().Changed("cri-endpoint") {
 				return &verb.UsageError{Message: "--cri-endpoint is for --runtime cri"}
+			}
+			if f.endPods && f.dataDir == "" {
+				return &verb.UsageError{Message: "--end-pods is for --data-dir: without it pods always end"}
 			}
 			ctx, stop := a.interruptible(cmd.Context())
 			defer stop()
@@ -94,6 +99,9 @@ func (f *devFlags) capacity() (corev1.ResourceList, error) {
 		if err != nil || q.Sign() <= 0 {
 			return nil, &verb.UsageError{Message: fmt.Sprintf("%s %q is not an amount, such as 4 or 8Gi", amount.flag, amount.value)}
 		}
+		if amount.name == corev1.ResourceMemory && q.CmpInt64(leastNodeMemory) < 0 {
+			return nil, &verb.UsageError{Message: fmt.Sprintf("%s %q is %d bytes, which no pod fits; write, for example, 8Gi", amount.flag, amount.value, q.Value())}
+		}
 		out[amount.name] = q
 	}
 	return out, nil
@@ -114,6 +122,8 @@ func (a *app) runDev(ctx context.Context, f devFlags) error {
 	switch {
 	case f.servers < 1 || f.workers < 0:
 		return &verb.UsageError{Message: "--servers must be at least 1 and --workers at least 0"}
+	case f.httpPort < 0 || f.httpPort > 65535:
+		return &verb.UsageError{Message: fmt.Sprintf("--http-port %d is no port; it is 0 (any free one) to 65535", f.httpPort)}
 	case f.runtime != "process" && f.runtime != "cri" && f.runtime != "fake":
 		return &verb.UsageError{Message: fmt.Sprintf("--runtime %q: it is process, cri or fake", f.runtime)}
 	}

@@ -49,22 +49,30 @@ import (
 // nothing to act on here: kubeconfig files.
 func (a *app) kubectlCommands(f cmdutil.Factory) templates.CommandGroups {
 	s := genericiooptions.IOStreams{In: a.in, Out: a.out, ErrOut: a.errOut}
+	words := s // of logs that are followed: client-go's waiting says the same again and again
+	words.ErrOut = &unrepeated{out: s.ErrOut}
+	described := s
+	described.Out = leaseless{s.Out}
+	topCmd := top.NewCmdTop(f, s)
+	topCmd.Long = templates.LongDesc(`
+		Show what nodes or pods use of processors and memory, as the workers measured it last. Without metrics-server: the servers
+		answer it themselves.`)
 	getCmd := get.NewCmdGet("berth", f, s)
 	getCmd.ValidArgsFunction = utilcomp.ResourceTypeAndNameCompletionFunc(f)
 	groups := templates.CommandGroups{
 		{Message: "See and Change Objects:", Commands: []*cobra.Command{
-			getCmd, describe.NewCmdDescribe("berth", f, s), explain.NewCmdExplain("berth", f, s), events.NewCmdEvents(f, s),
+			getCmd, describe.NewCmdDescribe("berth", f, described), explain.NewCmdExplain("berth", f, s), events.NewCmdEvents(f, s),
 			apply.NewCmdApply("berth", f, s), create.NewCmdCreate(f, s), run.NewCmdRun(f, s), edit.NewCmdEdit(f, s),
 			patch.NewCmdPatch(f, s), replace.NewCmdReplace(f, s), delete.NewCmdDelete(f, s), diff.NewCmdDiff(f, s),
 			label.NewCmdLabel(f, s), annotate.NewCmdAnnotate("berth", f, s), set.NewCmdSet(f, s),
 			scale.NewCmdScale(f, s), autoscale.NewCmdAutoscale(f, s), expose.NewCmdExposeService(f, s), rollout.NewCmdRollout("berth", f, s), wait.NewCmdWait(f, s),
 		}},
 		{Message: "Look Into Pods:", Commands: []*cobra.Command{
-			logs.NewCmdLogs(f, s), cmdexec.NewCmdExec(f, s), attach.NewCmdAttach(f, s),
+			logs.NewCmdLogs(f, words), cmdexec.NewCmdExec(f, s), attach.NewCmdAttach(f, s),
 			portforward.NewCmdPortForward(f, s), cp.NewCmdCp(f, s), debug.NewCmdDebug(f, s),
 		}},
 		{Message: "Look After Nodes:", Commands: []*cobra.Command{
-			top.NewCmdTop(f, s), drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),
+			topCmd, drain.NewCmdCordon(f, s), drain.NewCmdUncordon(f, s), drain.NewCmdDrain(f, s), taint.NewCmdTaint(f, s),
 		}},
 		{Message: "Know the API:", Commands: []*cobra.Command{
 			clusterinfo.NewCmdClusterInfo(f, s), apiresources.NewCmdAPIResources(f, s), apiresources.NewCmdAPIVersions(f, s),

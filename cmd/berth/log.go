@@ -44,7 +44,9 @@ func (s *sink) Error(err error, msg string, kv ...any) {
 	if !ok {
 		return
 	}
-	kv = append([]any{"error", err}, kv...)
+	if err != nil { // some tell of what went wrong and have none
+		kv = append([]any{"error", err}, kv...)
+	}
 	if held > 0 {
 		kv = append(kv, "like_it", held) // that were not said since the last one
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/apiserver/audittrail"
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/config"
+	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker/eviction"
@@ -94,6 +95,21 @@ func agentConfig(c *config.Config, addrs []net.Addr) (agent.Config, error) {
 		out.Worker, err = workerPart(c.Worker)
 	}
 	return out, err
+}
+
+// usable finds what of the configuration this machine, or this version, cannot do, before anything is made.
+func usable(c *config.Config) error {
+	var found []config.OptionError
+	if v := c.Server.MaxLogVersion; c.Server.Enabled && v > fsm.LogVersion {
+		found = append(found, config.OptionError{Option: "server.max_log_version",
+			Err: fmt.Errorf("this version of Berth knows the log's rules up to version %d, and not %d", fsm.LogVersion, v)})
+	}
+	if file := string(c.Auth.TokenFile); c.Server.Enabled && file != "" {
+		if err := users.CheckTokens(file); err != nil {
+			found = append(found, config.OptionError{Option: "auth.token_file", Err: err})
+		}
+	}
+	return c.Usable(found...)
 }
 
 func serverPart(c *config.Config) *agent.ServerPart {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
@@ -12,6 +13,9 @@ import (
 func inspectSnapshot(r io.Reader) (verb.SnapshotSummary, error) {
 	s := fsm.NewState()
 	if err := s.Restore(r); err != nil {
+		if why := errors.Unwrap(err); why != nil {
+			err = why // that it was to be restored here says nothing to who asks
+		}
 		return verb.SnapshotSummary{}, err
 	}
 	v := s.View()

@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-dev/berth/cmd/berth/internal/verb"
 	"github.com/berth-dev/berth/pki"
@@ -68,7 +71,7 @@ func (a *app) tlsCA() *cobra.Command {
 				return err
 			}
 			if _, err := pki.CreateCA(o.dir, validity, o.force); err != nil {
-				return err
+				return unforced(err)
 			}
 			fmt.Fprintf(a.out, "CA written to %s and %s in %s\n", pki.CAFile, pki.CAKeyFile, o.dir)
 			return nil
@@ -87,6 +90,11 @@ func (a *app) tlsServer() *cobra.Command {
 		Short: "Make a server's certificate",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			for _, name := range dns {
+				if problems := validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*.")); len(problems) > 0 {
+					return &verb.UsageError{Message: fmt.Sprintf("--dns %q is no host name: %s", name, problems[0])}
+				}
+			}
 			return a.issue(&o, pki.Request{Kind: pki.Server, Name: args[0], DNSNames: dns, IPs: ips})
 		},
 	}, pki.DefaultValidity)
@@ -124,6 +132,14 @@ func (a *app) tlsClient() *cobra.Command {
 	return cmd
 }
 
+// unforced says what replaces a key that is there.
+func unforced(err error) error {
+	if errors.Is(err, pki.ErrExists) {
+		return fmt.Errorf("%w; --force replaces it", err)
+	}
+	return err
+}
+
 func (a *app) issue(o *tlsOptions, r pki.Request) error {
 	validity, err := o.validity()
 	if err != nil {
@@ -132,7 +148,7 @@ func (a *app) issue(o *tlsOptions, r pki.Request) error {
 	r.Validity = validity
 	files, err := pki.Issue(o.dir, r, o.force)
 	if err != nil {
-		return err
+		return unforced(err)
 	}
 	fmt.Fprintf(a.out, "certificate of %s %s written to\n  ca_file   = %q\n  cert_file = %q\n  key_file  = %q\n", r.Kind, r.Name, files.CA, files.Cert, files.Key)
 	return nil

@@ -219,13 +219,7 @@ type Share struct {
 
 // Message says why a pod goes, in Kubernetes' words.
 func Message(t *Threshold, o Observed, containers []Share) string {
-	name := t.Signal.Resource()
-	quantity := func(n int64) string {
-		if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
-			return resource.NewQuantity(n, resource.BinarySI).String()
-		}
-		return resource.NewQuantity(n, resource.DecimalSI).String()
-	}
+	name, quantity := t.Signal.Resource(), t.Signal.Text
 	text := fmt.Sprintf("The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name, quantity(t.Least.Of(o.Capacity)), quantity(o.Available))
 	for _, c := range containers {
 		if c.Used > c.Request {
@@ -233,6 +227,14 @@ func Message(t *Threshold, o Observed, containers []Share) string {
 		}
 	}
 	return text
+}
+
+// Text is an amount of what the signal is about, with its unit.
+func (s Signal) Text(n int64) string {
+	if name := s.Resource(); name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+		return resource.NewQuantity(n, resource.BinarySI).String()
+	}
+	return resource.NewQuantity(n, resource.DecimalSI).String()
 }
 
 // Default are Kubernetes' thresholds.

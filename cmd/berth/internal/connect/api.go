@@ -200,6 +200,27 @@ func (a *API) leader(ctx context.Context) (rest.Interface, error) {
 	return nil, errors.New("no other server leads")
 }
 
+// LeaderStatus is what the server that leads knows of itself.
+func (a *API) LeaderStatus(ctx context.Context) (*operator.Status, error) {
+	s := &operator.Status{}
+	if err := a.Operator(ctx, http.MethodGet, operator.PathStatus, nil, s); err != nil || s.Leader == s.Name {
+		return s, err
+	}
+	leader, err := a.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	data, err := raw(leader.Get().AbsPath(operator.PathStatus).Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	s = &operator.Status{}
+	if err := json.Unmarshal(data, s); err != nil {
+		return nil, fmt.Errorf("reading the server's answer: %w", err)
+	}
+	return s, nil
+}
+
 // Download opens a stream from an operator endpoint.
 func (a *API) Download(ctx context.Context, path string) (io.ReadCloser, error) {
 	return a.berth.Get().AbsPath(path).Stream(ctx)

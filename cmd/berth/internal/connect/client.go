@@ -1,11 +1,13 @@
 package connect
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -38,6 +40,8 @@ type Client struct {
 	getenv func(string) string
 	// Notice is where it is told that a command waits; nil: nowhere.
 	Notice io.Writer
+	// Timeout bounds each request, as clientcmd.ParseTimeout reads it; empty: nothing does.
+	Timeout string
 	// As is whom requests are made as; empty: as the user.
 	As     rest.ImpersonationConfig
 	learnt answers
@@ -134,6 +138,10 @@ func (c *Client) restConfig() (*rest.Config, error) {
 // configFor is the configuration that goes to the given servers; learnt is where it
 // is kept who of them answers.
 func (c *Client) configFor(t trust, servers []string, learnt *answers) (*rest.Config, error) {
+	timeout, err := clientcmd.ParseTimeout(cmp.Or(c.Timeout, "0"))
+	if err != nil || timeout < 0 {
+		return nil, fmt.Errorf("--request-timeout %q is not a time, such as 10s; 0 is for ever", c.Timeout)
+	}
 	targets := make([]*url.URL, len(servers))
 	for i, s := range servers {
 		u, err := url.Parse(s)
@@ -150,8 +158,8 @@ func (c *Client) configFor(t trust, servers []string, learnt *answers) (*rest.Co
 			CAFile: t.caFile, CertFile: t.certFile, KeyFile: c.conn.KeyFile, ServerName: t.serverName,
 			Insecure: c.conn.SkipVerify,
 		},
-		Dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		QPS:  -1, // the server's flow control is what counts
+		Dial:    (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		Timeout: timeout, QPS: -1, // the server's flow control is what counts
 	}
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
 		hurry(rt)
@@ -170,6 +178,10 @@ func checkCertificate(conn *config.Connection) error {
 		return errors.New("a client certificate needs both cert_file and key_file; one is missing")
 	}
 	pair, err := tls.LoadX509KeyPair(conn.CertFile, conn.KeyFile)
+	var missing *fs.PathError // names the file
+	if err != nil && !errors.As(err, &missing) {
+		return fmt.Errorf("reading the client certificate %s and its key %s: %w", conn.CertFile, conn.KeyFile, err)
+	}
 	if err != nil {
 		return fmt.Errorf("reading the client certificate: %w", err)
 	}
@@ -210,7 +222,7 @@ func (c *Client) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error)
 			c.discoveryErr = err
 			return
 		}
-		if c.flags.KeepTrying {
+		if c.flags.KeepTrying && cfg.Timeout == 0 {
 			cfg.Timeout = forAsLongAsItTakes // or discovery gives up after half a minute
 		}
 		d, err := discovery.NewDiscoveryClientForConfig(cfg)

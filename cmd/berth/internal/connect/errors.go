@@ -84,6 +84,9 @@ func isTLSError(err error) bool {
 		record       tls.RecordHeaderError
 		alert        tls.AlertError
 	)
+	if refusal(err) != nil || errors.Is(err, errSpeaksTLS) || errors.Is(err, errSpeaksRPC) {
+		return true
+	}
 	return errors.As(err, &verification) || errors.As(err, &unknownCA) || errors.As(err, &invalid) ||
 		errors.As(err, &hostname) || errors.As(err, &record) || errors.As(err, &alert) || errors.Is(err, http.ErrSchemeMismatch)
 }
@@ -97,7 +100,16 @@ func (t trust) explain(a Attempt) string {
 		record    tls.RecordHeaderError
 		alert     tls.AlertError
 	)
+	refused := refusal(a.Err)
 	switch {
+	case refused != nil && t.certFile != "":
+		return fmt.Sprintf("the server at %s does not accept your certificate %s (%v); is it one of another cluster?", a.Server, t.certFile, refused)
+	case refused != nil:
+		return fmt.Sprintf("the server at %s wants a certificate (%v); set cert_file and key_file", a.Server, refused)
+	case errors.Is(a.Err, errSpeaksTLS):
+		return fmt.Sprintf("the server at %s speaks TLS; write https:// before its address, or nothing", a.Server)
+	case errors.Is(a.Err, errSpeaksRPC):
+		return fmt.Sprintf("%s is not the API: that is where servers and workers talk to each other (ports.rpc); the API's port is ports.http, 7640 without a word", a.Server)
 	case errors.As(a.Err, &unknownCA):
 		if t.caFile == "" {
 			return fmt.Sprintf("the certificate of the server at %s is from a CA that this machine does not know; set ca_file", a.Server)

@@ -221,6 +221,14 @@ func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (re
 	out.URL.Scheme, out.URL.Host, out.Host = target.Scheme, target.Host, ""
 	body.attach(out)
 	resp, err = f.next.RoundTrip(out)
+	if err == nil {
+		if err = wrongDoor(resp, target); err != nil {
+			return nil, false, err
+		}
+	}
+	if refusal(err) != nil {
+		return nil, false, err
+	}
 	// A transport that does not report its connections (an upgrade to a stream)
 	// has sent nothing only if the error is one of dialling.
 	sent = connected.Load() || (!asked.Load() && !isDialError(err))

@@ -3,6 +3,7 @@ package verb
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -123,13 +125,19 @@ func (e *Env) classDelete() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var failed error
 			for _, name := range args {
-				if err := api.Scheduling.PriorityClasses().Delete(cmd.Context(), name, metav1.DeleteOptions{}); err != nil {
-					return err
+				err := api.Scheduling.PriorityClasses().Delete(cmd.Context(), name, metav1.DeleteOptions{})
+				if err == nil {
+					fmt.Fprintf(e.Out, "class %s deleted\n", name)
+					continue
 				}
-				fmt.Fprintf(e.Out, "class %s deleted\n", name)
+				failed = errors.Join(failed, err)
+				if !apierrors.IsNotFound(err) {
+					return failed // the others would most likely fail as well
+				}
 			}
-			return nil
+			return failed
 		},
 	}
 }

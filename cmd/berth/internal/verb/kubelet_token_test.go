@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,8 @@ func TestTokensForKubelets(t *testing.T) {
 			t.Errorf("it has %+v", c)
 		}
 		var kept corev1.Secret
-		_, body, _ := strings.Cut(s.asked[len(s.asked)-1], " {")
+		made := slices.IndexFunc(s.asked, func(line string) bool { return strings.HasPrefix(line, "POST ") })
+		_, body, _ := strings.Cut(s.asked[max(made, 0)], " {")
 		if err := json.Unmarshal([]byte("{"+body), &kept); err != nil || kept.StringData["token-id"]+"."+kept.StringData["token-secret"] != token {
 			t.Errorf("the servers know %+v, %v, and not %s", kept.StringData, err, token)
 		}
@@ -56,6 +58,15 @@ func TestTokensForKubelets(t *testing.T) {
 	}
 	if got := s.run("", "token", "create", "--kubeconfig-file", "-"); !strings.Contains(got, "certificate-authority-data") {
 		t.Errorf("to the terminal: %s", got)
+	}
+	// Whether anybody can join by it is told where the leader says that it cannot sign.
+	for status, warns := range map[string]bool{
+		`{"name":"s1","leader":"s1","signs":false}`: true, `{"name":"s1","leader":"s1","signs":true}`: false, `{"name":"s1","leader":"s1"}`: false, `{"name":"s1"}`: false,
+	} {
+		s.answers["GET /berth/v1/status"] = answer{http.StatusOK, []byte(status)}
+		if got := s.run("", "token", "create"); strings.Contains(got, "Warning: s1, which leads, does not have the key") != warns {
+			t.Errorf("of %s it says %s", status, got)
+		}
 	}
 	s.asked = nil
 	for _, wrong := range [][]string{

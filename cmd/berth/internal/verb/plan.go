@@ -80,6 +80,7 @@ func (e *Env) runPlan(ctx context.Context, files []string, scale string) error {
 	if err != nil {
 		return err
 	}
+	answer.ManagedFields = nil // who has asked is known to him
 	answer.SetGroupVersionKind(berthv1.GroupVersion.WithKind("Plan"))
 	return e.print(answer, func(w io.Writer) { tellPlan(w, &answer.Status) })
 }
@@ -136,7 +137,7 @@ func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
 		row(w, "POD", "PRIORITY", "RESULT")
 	}
 	for _, p := range s.Placements {
-		row(w, qualified(p.Pod.Namespace, p.Pod.Name), p.Pod.Priority, placement(p.Node, p.NominatedNode, p.Message, p.Victims))
+		row(w, qualified(p.Pod.Namespace, p.Pod.Name), priorityOf(&p), placement(p.Node, p.NominatedNode, p.Message, p.Victims))
 		for _, r := range p.Reasons {
 			row(w, "", "", "  "+reasonLine(r))
 		}
@@ -168,6 +169,14 @@ func tellPlan(w io.Writer, s *berthv1.PlanStatus) {
 		fmt.Fprintln(w, cascade(s))
 	}
 	fmt.Fprintf(w, "at revision %d; nothing was changed\n", s.Revision)
+}
+
+// priorityOf is a pod's priority; it has none where it would not even be taken in.
+func priorityOf(p *berthv1.PlanPlacement) string {
+	if p.Pod.Priority == 0 && p.Node == "" && p.NominatedNode == "" && len(p.Reasons) == 0 {
+		return "-"
+	}
+	return strconv.Itoa(int(p.Pod.Priority))
 }
 
 // cascade says how far the evictions would go.

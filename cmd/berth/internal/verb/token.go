@@ -2,6 +2,7 @@ package verb
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstrapsecrets "k8s.io/cluster-bootstrap/util/secrets"
 
+	"github.com/berth-dev/berth/cmd/berth/internal/connect"
 	"github.com/berth-dev/berth/pki"
 )
 
@@ -84,6 +86,7 @@ func (e *Env) createToken() *cobra.Command {
 			if _, err := api.Core.Secrets(metav1.NamespaceSystem).Create(cmd.Context(), secret, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("keeping the token: %w", err)
 			}
+			warnUnsigned(cmd.Context(), e.ErrOut, api)
 			if kubelet.path != "" {
 				return kubelet.write(e, server, []byte(root.Data["ca.crt"]), t)
 			}
@@ -99,6 +102,15 @@ func (e *Env) createToken() *cobra.Command {
 	f.StringSliceVar(&usages, "usages", []string{"authentication"}, "What it may be used for; machines join by authentication.")
 	f.StringSliceVar(&extraGroups, "groups", nil, "Further groups of whoever shows it, system:bootstrappers:….")
 	return cmd
+}
+
+// warnUnsigned says that nobody can join by the token yet, where that is known: the leader has no key to sign with. Who may not ask is not told.
+func warnUnsigned(ctx context.Context, out io.Writer, api *connect.API) {
+	status, err := api.LeaderStatus(ctx)
+	if err != nil || status.Signs == nil || *status.Signs {
+		return
+	}
+	fmt.Fprintf(out, "Warning: %s, which leads, does not have the key of the cluster's CA (tls.ca_key_file): who joins by the token waits until a server leads that has it.\n", status.Name)
 }
 
 // tokenSecret is the secret that servers know a token by.

@@ -196,6 +196,7 @@ func (e *Env) sentences(x *Explanation) []string {
 		out = append(out, s+".")
 		out = append(out, whyThere(x)...)
 		out = append(out, tellResize(x.pod)...)
+		out = append(out, tellNotRunning(x.pod)...)
 	case x.pod.DeletionTimestamp != nil:
 		out = append(out, name+" is being deleted and was never bound.")
 	case x.QueueEntry == nil && x.pod.Status.Phase != corev1.PodPending:

@@ -1,0 +1,59 @@
+package connect
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// What a server is that answers, and is not the API.
+var (
+	errSpeaksTLS = errors.New("it speaks TLS")
+	errSpeaksRPC = errors.New("it speaks RPC")
+)
+
+// certificateAlerts are those of TLS by which a server refuses a client's certificate, or wants one.
+func certificateAlerts() []tls.AlertError {
+	const (
+		badCertificate, unsupportedCertificate, revoked, expired, unknown tls.AlertError = 42, 43, 44, 45, 46
+		unknownCA, accessDenied, required                                 tls.AlertError = 48, 49, 116
+	)
+	return []tls.AlertError{badCertificate, unsupportedCertificate, revoked, expired, unknown, unknownCA, accessDenied, required}
+}
+
+// refusal is what a server says that does not accept the client's certificate; nil if it says something else. It has done nothing:
+// it reads requests when it has seen who asks, although in TLS 1.3 the client may have sent one by then.
+func refusal(err error) error {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" {
+		return nil
+	}
+	// The type of an alert that comes over TCP is crypto/tls' own; its text is that of the one that is not.
+	if slices.ContainsFunc(certificateAlerts(), func(a tls.AlertError) bool { return a.Error() == op.Err.Error() }) {
+		return op.Err
+	}
+	return nil
+}
+
+// wrongDoor says what has answered that is not the API, where that shows; the answer is closed then.
+func wrongDoor(resp *http.Response, target *url.URL) error {
+	var err error
+	switch {
+	case strings.HasPrefix(resp.Header.Get("Content-Type"), "application/grpc"):
+		err = errSpeaksRPC
+	case target.Scheme == "http" && resp.StatusCode == http.StatusBadRequest && resp.ProtoMajor == 1 && resp.ProtoMinor == 0 && len(resp.Header) == 0:
+		// net/http's answer to who does not speak TLS has a version that it never speaks otherwise, and no header.
+		if line, _ := bufio.NewReader(resp.Body).ReadString('\n'); strings.Contains(line, "HTTPS") {
+			err = errSpeaksTLS
+		}
+	}
+	if err != nil {
+		_ = resp.Body.Close() // nobody reads it
+	}
+	return err
+}
