@@ -52,15 +52,21 @@ type answers struct {
 // hurry bounds the handshake as well as the dialling: a process that is stopped
 // accepts connections, by its kernel, and says nothing.
 func hurry(rt http.RoundTripper) {
+	if t := transportOf(rt); t != nil {
+		t.TLSHandshakeTimeout = dialTimeout
+	}
+}
+
+// transportOf is what makes the connections; nil if that is something else.
+func transportOf(rt http.RoundTripper) *http.Transport {
 	for {
 		switch t := rt.(type) {
 		case *http.Transport:
-			t.TLSHandshakeTimeout = dialTimeout
-			return
+			return t
 		case interface{ WrappedRoundTripper() http.RoundTripper }:
 			rt = t.WrappedRoundTripper()
 		default:
-			return
+			return nil
 		}
 	}
 }
@@ -232,6 +238,11 @@ func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (re
 	// A transport that does not report its connections (an upgrade to a stream)
 	// has sent nothing only if the error is one of dialling.
 	sent = connected.Load() || (!asked.Load() && !isDialError(err))
+	if err != nil && sent && f.trust.certFile != "" && isConnectionError(err) {
+		if refused := f.refused(req.Context(), target); refused != nil {
+			return nil, false, refused
+		}
+	}
 	return resp, sent, err
 }
 

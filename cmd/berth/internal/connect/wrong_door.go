@@ -2,6 +2,7 @@ package connect
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -36,6 +37,32 @@ func refusal(err error) error {
 	// The type of an alert that comes over TCP is crypto/tls' own; its text is that of the one that is not.
 	if slices.ContainsFunc(certificateAlerts(), func(a tls.AlertError) bool { return a.Error() == op.Err.Error() }) {
 		return op.Err
+	}
+	return nil
+}
+
+// refused asks whether a server accepts the certificate, over a connection on which nothing is sent: where a request is, that the connection is
+// closed may be noticed before why. nil: it does, or does not say.
+func (f *failover) refused(ctx context.Context, target *url.URL) error {
+	t := transportOf(f.next)
+	if t == nil || t.TLSClientConfig == nil || target.Scheme != "https" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	config := t.TLSClientConfig.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"} // of the first the server speaks first, and nobody waits
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", target.Host)
+	if err != nil {
+		if refusal(err) != nil {
+			return err
+		}
+		return nil
+	}
+	defer func() { _ = conn.Close() }()                 // nothing was said
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // that ends the read
+	if _, err = conn.Read(make([]byte, 1)); refusal(err) != nil {
+		return err
 	}
 	return nil
 }

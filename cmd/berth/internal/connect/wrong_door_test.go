@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -55,6 +56,11 @@ func TestACertificateOfAnotherCluster(t *testing.T) {
 			if !errors.As(err, &lost) || !strings.Contains(lost.Error(), "does not accept your certificate "+files.Cert) {
 				t.Errorf("%s, %s: %v", protocol, method, err)
 			}
+		}
+		// One that is too large to be sent before the connection is closed.
+		large := bytes.NewReader(make([]byte, 16<<20))
+		if err := api(t, client(t, flags)).Upload(ctx(t), "/berth/v1/snapshot", "application/octet-stream", large, nil); err == nil || !strings.Contains(err.Error(), "does not accept your certificate "+files.Cert) {
+			t.Errorf("%s, a large one: %v", protocol, err)
 		}
 		if hits.Load() != 0 {
 			t.Errorf("%s: %d requests came through", protocol, hits.Load())
