@@ -3,7 +3,9 @@ package audittrail
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,12 +17,23 @@ import (
 )
 
 // kept is a backend that keeps.
-type kept struct{ events []*auditinternal.Event }
+type kept struct {
+	mu     sync.Mutex
+	events []*auditinternal.Event
+}
 
 func (k *kept) ProcessEvents(events ...*auditinternal.Event) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.events = append(k.events, events...)
 	return true
 }
+func (k *kept) all() []*auditinternal.Event {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.events)
+}
+
 func (*kept) Run(<-chan struct{}) error { return nil }
 func (*kept) Shutdown()                 {}
 func (*kept) String() string            { return "kept" }
@@ -46,32 +59,32 @@ func TestAccountsOfStrangers(t *testing.T) {
 		known := event("known", 1)
 		known.User.Username = "ann"
 		s.ProcessEvents(known, anonymous)
-		if len(k.events) != strangersPerSecond+1 || k.events[strangersPerSecond].AuditID != "known" {
-			t.Fatalf("%d accounts are kept", len(k.events))
+		if len(k.all()) != strangersPerSecond+1 || k.all()[strangersPerSecond].AuditID != "known" {
+			t.Fatalf("%d accounts are kept", len(k.all()))
 		}
-		for _, e := range k.events[:strangersPerSecond] {
+		for _, e := range k.all()[:strangersPerSecond] {
 			if len(e.RequestURI) > maxStrangeURI+len("…") {
 				t.Fatalf("a URI of %d bytes is kept", len(e.RequestURI))
 			}
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		last := k.events[len(k.events)-1]
-		if len(k.events) != strangersPerSecond+2 || last.AuditID != "anonymous" || last.Annotations[LeftOut] != "1900" || last.Annotations["a"] != "b" {
-			t.Errorf("after a second %d are kept, the last is %s with %v", len(k.events), last.AuditID, last.Annotations)
+		last := k.all()[len(k.all())-1]
+		if len(k.all()) != strangersPerSecond+2 || last.AuditID != "anonymous" || last.Annotations[LeftOut] != "1900" || last.Annotations["a"] != "b" {
+			t.Errorf("after a second %d are kept, the last is %s with %v", len(k.all()), last.AuditID, last.Annotations)
 		}
 		if anonymous.Annotations[LeftOut] != "" {
 			t.Error("the account of the request was changed")
 		}
 		s.ProcessEvents(strange("later"))
-		if last := k.events[len(k.events)-1]; last.AuditID != "later" || last.Annotations[LeftOut] != "" {
+		if last := k.all()[len(k.all())-1]; last.AuditID != "later" || last.Annotations[LeftOut] != "" {
 			t.Errorf("a second later %s is kept, with %v", last.AuditID, last.Annotations)
 		}
 		for range strangersPerSecond + 5 {
 			s.ProcessEvents(strange("more"))
 		}
 		s.Shutdown()
-		if last := k.events[len(k.events)-1]; last.Annotations[LeftOut] == "" {
+		if last := k.all()[len(k.all())-1]; last.Annotations[LeftOut] == "" {
 			t.Error("what is left out when the server ends is not told")
 		}
 	})
