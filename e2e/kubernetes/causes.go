@@ -48,7 +48,7 @@ var causes = []cause{
 	{"[sig-node] Pods should have their auto-restart back-off timer reset on image update", "",
 		"The back-off of a container goes on when it is given another image. A kubelet's begins anew."},
 	{"[sig-node] kubelet Clean up pods on node", "", "It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
-	{"[sig-node] kubelet kubectl get --raw", "", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
+	{"[sig-node] kubelet kubectl get --raw", "Failed to find", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }
