@@ -58,24 +58,31 @@ func (g *guard) check(what string, err error) error {
 
 // stop records why the node stops, and returns that.
 func (g *guard) stop(err error) error {
-	g.mu.Lock()
-	first := g.broken == nil
-	if first {
-		g.broken = err
-	}
-	g.mu.Unlock()
-	if first {
+	if g.record(err) {
 		g.fail(err)
 	}
 	return err
 }
 
-// hang stops the node because the disk does not come back.
+// record says whether it is the first reason.
+func (g *guard) record(err error) (first bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if first = g.broken == nil; first {
+		g.broken = err
+	}
+	return first
+}
+
+// hang stops the node because the disk does not come back. Whoever hears of it finds the reason recorded.
 func (g *guard) hang(err *HungError) {
+	first := g.record(err)
 	if !g.hung.Swap(true) {
 		close(g.hangs)
 	}
-	_ = g.stop(err) // it is told by fail
+	if first {
+		g.fail(err)
+	}
 }
 
 // came is what a call has come to. What comes back later than the disk may counts for nothing.
