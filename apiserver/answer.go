@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-dev/berth/codec"
@@ -73,35 +72,6 @@ type answerKey struct{}
 func answerFrom(ctx context.Context) *answer {
 	a, _ := ctx.Value(answerKey{}).(*answer)
 	return a
-}
-
-const (
-	// What one value of an object costs that is written, and one byte of what is known of who manages its fields, by experience: both are
-	// walked through several times, and compared.
-	valueCosts, managedByteCosts = 20 * time.Microsecond, 2500 * time.Nanosecond
-	// freeCosts are those of most objects, which a write has been charged for already.
-	freeCosts = 50 * time.Millisecond
-)
-
-// owe charges whoever asks for an object that costs far more than most.
-func owe(ctx context.Context, costs time.Duration) {
-	if a := answerFrom(ctx); a != nil && a.share.turns != nil && costs > freeCosts {
-		a.share.turns.pace.owe(a.client, costs)
-	}
-}
-
-// oweManaged charges for what is known of who manages an object's fields.
-func oweManaged(ctx context.Context, m metav1.Object) {
-	owe(ctx, time.Duration(managedBytes(m))*managedByteCosts)
-}
-
-func managedBytes(m metav1.Object) (n int) {
-	for _, of := range m.GetManagedFields() {
-		if of.FieldsV1 != nil {
-			n += len(of.FieldsV1.Raw)
-		}
-	}
-	return n
 }
 
 // inTurn is called before each row that is looked at or shown.

@@ -99,22 +99,26 @@ func (s showing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// TestWhatIsOwed: who has one dear object written owes more than he may for many cheap ones, and no more than paceDeepDebt; and what he owes
-// is not less because something cheap is charged.
+// TestWhatIsOwed: who has one dear object written owes it beside his account, and no more than paceDeepDebt; it is
+// waited for only while somebody else asks.
 func TestWhatIsOwed(t *testing.T) {
 	p := pace{share: 1}
 	p.charge("ann", time.Hour)
-	owes := func() time.Duration { return -p.accounts["ann"].left }
-	if got := owes(); got != paceDebt {
+	if got := -p.accounts["ann"].left; got != paceDebt {
 		t.Errorf("by charges %s are owed", got)
 	}
 	p.owe("ann", time.Hour)
-	if got := owes(); got < paceDeepDebt-time.Second || got > paceDeepDebt {
-		t.Errorf("by one object %s are owed", got)
+	if wait := p.tryOwed("ann"); wait != 0 {
+		t.Errorf("while nobody else asks he waits for %s", wait)
 	}
-	p.charge("ann", time.Millisecond)
-	p.try("ann", time.Millisecond)
-	if got := owes(); got < paceDeepDebt-time.Second {
-		t.Errorf("then %s", got)
+	p.ask("bob")
+	if wait := p.tryOwed("ann"); wait < time.Second || wait > paceDeepDebt {
+		t.Errorf("by one object he waits for %s", wait)
+	}
+	if wait := p.tryOwed("bob"); wait != 0 {
+		t.Errorf("who owes nothing waits for %s", wait)
+	}
+	if left := p.accounts["ann"].left; left < -paceDebt {
+		t.Errorf("his account holds %s by it", left)
 	}
 }

@@ -182,7 +182,8 @@ func (l *limits) expressions(at *field.Path, selectors []resource.DeviceSelector
 		}
 	}
 	if n > maxExpressionBytes {
-		l.ErrorList = append(l.ErrorList, field.Forbidden(at, fmt.Sprintf("the expressions of its selectors have %d bytes together, and may have %d", n, maxExpressionBytes)))
+		l.ErrorList = append(l.ErrorList, &field.Error{Type: field.ErrorTypeForbidden, Field: at.String(), BadValue: n,
+			Detail: fmt.Sprintf("the expressions of its selectors have %d bytes together, and may have %d", n, maxExpressionBytes)})
 	}
 }
 

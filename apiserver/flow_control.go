@@ -15,6 +15,7 @@ import (
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/apis/coordination"
 
 	"github.com/berth-dev/berth/access"
 )
@@ -67,7 +68,7 @@ func (f flowControl) Handle(ctx context.Context, digest flowcontrol.RequestDiges
 	f.Interface.Handle(ctx, digest, note, work, queue, exec)
 }
 
-// begin waits until a user may have one request more at work, and gives what ends it. An error is the context's. Who asks for more at a
+// begin waits until a user may have one request more at work, and owes nothing for an object that was dear, and gives what ends it. An error is the context's. Who asks for more at a
 // time than he may, or with long selectors, has his requests begun no faster than his account allows (pace).
 func (f flowControl) begin(ctx context.Context, user string, info *request.RequestInfo) (end func(), err error) {
 	costs := costsOf(info)
@@ -75,6 +76,11 @@ func (f flowControl) begin(ctx context.Context, user string, info *request.Reque
 		f.pace.ask(user)
 	}
 	crowded, end, err := f.shares.begin(ctx, user, info)
+	if err == nil && !isLease(info) {
+		if err = f.pace.pay(ctx, user); err != nil {
+			end()
+		}
+	}
 	long := selectorCosts(info)
 	if err != nil || !crowded && long == 0 {
 		return end, err
@@ -85,6 +91,11 @@ func (f flowControl) begin(ctx context.Context, user string, info *request.Reque
 		return nil, err
 	}
 	return end, nil
+}
+
+// isLease: who does not renew one in time is taken for lost.
+func isLease(info *request.RequestInfo) bool {
+	return info.APIGroup == coordination.GroupName && info.Resource == "leases"
 }
 
 // counts says whether a request is one for which others may have to wait: a short one of somebody who is known, for objects.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
-	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -190,9 +189,6 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if err == nil {
 			err = b.checkShape(s, req, info)
 		}
-		if !isPlan(info) { // which is charged as it is planned
-			owe(req.Context(), time.Duration(s.values+s.managed)*valueCosts)
-		}
 		if err == nil && merged && t != nil {
 			var m *merge
 			if m, err = newMerge(body, of, t); m != nil {
@@ -232,7 +228,8 @@ func tooLong(body []byte, scheme *runtime.Scheme) ([]byte, error) {
 	if !ok || t == nil {
 		return nil, nil
 	}
-	if n := codec.Values(raw, t, maxContents); n <= maxEntries || n > maxContents || codec.CheckForeign(raw, t) != nil {
+	n := codec.Values(raw, t, maxLargeContents)
+	if n <= maxEntries || n > maxLargeContents || codec.CheckForeign(raw, t) != nil {
 		return nil, nil
 	}
 	obj, ok := reflect.New(t).Interface().(interface {
@@ -243,6 +240,9 @@ func tooLong(body []byte, scheme *runtime.Scheme) ([]byte, error) {
 		return nil, nil
 	}
 	over := checkObjectShape(obj)
+	if over == nil && n > contentsOf(kind) {
+		over = apierrors.NewBadRequest(tooManyValues(contentsOf(kind)))
+	}
 	if over == nil {
 		return nil, nil
 	}
@@ -279,7 +279,7 @@ func (b *bodies) checkShape(s shape, req *http.Request, info *request.RequestInf
 		s.most = maxLargeContents
 	}
 	over := s.over(nil)
-	if over != "" && info.Verb == "update" {
+	if over != "" && info.Verb == "update" && info.Name != "" { // without a name it is about all of them, and refused
 		over = s.over(b.stored(req, info))
 	}
 	if over != "" {

@@ -234,7 +234,8 @@ func (l *limits) template(obj runtime.Object) {
 	case *batch.CronJob:
 		most -= addedLabels
 		if len(o.Spec.Schedule) > maxSchedule { // it is read, and warned of, many times
-			l.ErrorList = append(l.ErrorList, field.TooLong(field.NewPath("spec", "schedule"), "", maxSchedule))
+			l.ErrorList = append(l.ErrorList, &field.Error{Type: field.ErrorTypeTooLong, Field: "spec.schedule",
+				BadValue: len(o.Spec.Schedule), Detail: fmt.Sprintf("may not be more than %d bytes", maxSchedule)})
 		}
 		// Its controller counts the times since then, one by one where they are too many for a duration.
 		if at := o.Status.LastScheduleTime; at != nil && at.UTC().Year() < 1970 {

@@ -160,8 +160,8 @@ func TestTheTableOfLimits(t *testing.T) {
 		"rules of a role": func(t *testing.T, r docs.Row) {
 			holds(t, r.Numbers(t, 1)[0], "rules", func(n int) runtime.Object { return &rbac.Role{Rules: make([]rbac.PolicyRule, n)} })
 		},
-		"what is given by a role or a binding, times the rules that the giver has by all his bindings, as each is compared with each; without the right to escalate or bind": func(t *testing.T, r docs.Row) {
-			if n := r.Numbers(t, 1); n[0] != maxCompared { // TestWhatIsGivenIsBounded
+		"what is given by a role or a binding, times the strings in the rules that the giver has by all his bindings and 8 for each rule, as each is compared with each; without the right to escalate or bind": func(t *testing.T, r docs.Row) {
+			if n := r.Numbers(t, 1); n[len(n)-1] != maxCompared { // TestWhatIsGivenIsBounded
 				t.Errorf("the row says %d", n)
 			}
 		},

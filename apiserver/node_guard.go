@@ -117,16 +117,20 @@ func checkLeaseOf(said *coordination.Lease, before any) error {
 	if !equality.Semantic.DeepEqual(said.Finalizers, old.Finalizers) {
 		return errors.New("metadata.finalizers: a node does not set them")
 	}
-	notes := 0
-	for _, of := range []map[string]string{said.Labels, said.Annotations} {
-		for key, value := range of {
-			notes += len(key) + len(value)
-		}
-	}
-	if notes > maxLeaseNotes {
+	if notes := notesOf(said); notes > max(maxLeaseNotes, notesOf(old)) {
 		return fmt.Errorf("metadata: labels and annotations of a node's lease may have %d bytes, and have %d", maxLeaseNotes, notes)
 	}
 	return nil
+}
+
+// notesOf is how many bytes of labels and annotations there are.
+func notesOf(l *coordination.Lease) (n int) {
+	for _, of := range []map[string]string{l.Labels, l.Annotations} {
+		for key, value := range of { // order does not matter: they are counted
+			n += len(key) + len(value)
+		}
+	}
+	return n
 }
 
 // checkEvent: a node tells of itself, and of the pods on it. Of one that is gone it may still tell.

@@ -27,6 +27,7 @@ type pace struct {
 // account is one user's.
 type account struct {
 	left time.Duration // of processor time; less than 0: it is owed
+	owed time.Duration // for single objects that were dear (owe)
 	at   time.Time     // when that was so
 }
 
@@ -72,8 +73,18 @@ func (p *pace) othersAsk(user string, now time.Time) bool {
 
 // take waits until a user may compute, and takes what it will cost from his account.
 func (p *pace) take(ctx context.Context, user string, costs time.Duration) error {
+	return p.wait(ctx, func() time.Duration { return p.try(user, costs) })
+}
+
+// pay waits until a user owes nothing for what was dear.
+func (p *pace) pay(ctx context.Context, user string) error {
+	return p.wait(ctx, func() time.Duration { return p.tryOwed(user) })
+}
+
+// wait tries as often as it is told to wait.
+func (p *pace) wait(ctx context.Context, try func() time.Duration) error {
 	for {
-		wait := p.try(user, costs)
+		wait := try()
 		if wait <= 0 {
 			return nil
 		}
@@ -99,8 +110,23 @@ func (p *pace) try(user string, costs time.Duration) (wait time.Duration) {
 	if a.left <= 0 && p.othersAsk(user, now) {
 		return time.Duration(float64(time.Microsecond-a.left) / p.share)
 	}
-	a.left = min(a.left, max(a.left-costs, -paceDebt))
+	a.left = max(a.left-costs, -paceDebt)
 	return 0
+}
+
+// tryOwed says how long a user has to wait until he owes nothing for what was dear.
+func (p *pace) tryOwed(user string) time.Duration {
+	if p.share == 0 {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	a := p.accounts[user]
+	if a == nil || !p.othersAsk(user, now) {
+		return 0
+	}
+	return time.Duration(float64(p.fill(user, now).owed) / p.share)
 }
 
 // charge takes from a user's account what was not known before.
@@ -111,10 +137,11 @@ func (p *pace) charge(user string, costs time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.fill(user, time.Now())
-	a.left = min(a.left, max(a.left-costs, -paceDebt))
+	a.left = max(a.left-costs, -paceDebt)
 }
 
-// owe is charge for what is computed in one piece and takes long: more may be owed by it.
+// owe notes what one object costs that is far dearer than most. It is owed beside what the account holds, so that what is small and urgent
+// need not wait for it.
 func (p *pace) owe(user string, costs time.Duration) {
 	if p.share == 0 {
 		return
@@ -122,13 +149,14 @@ func (p *pace) owe(user string, costs time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.fill(user, time.Now())
-	a.left = min(a.left, max(a.left-costs, -paceDeepDebt))
+	a.owed = min(a.owed+costs, paceDeepDebt)
 }
 
 // fill is a user's account as it is now, with mu held. Those that are full again are forgotten when one is made, once a second at most.
 func (p *pace) fill(user string, now time.Time) *account {
 	a := p.accounts[user]
 	if a != nil {
+		a.owed = max(0, a.owed-time.Duration(float64(now.Sub(a.at))*p.share))
 		a.left = p.filled(a, now)
 		a.at = now
 		return a
@@ -136,7 +164,7 @@ func (p *pace) fill(user string, now time.Time) *account {
 	if now.Sub(p.swept) > time.Second {
 		p.swept = now
 		for name, other := range p.accounts {
-			if p.filled(other, now) == paceBurst {
+			if p.filled(other, now) == paceBurst && now.Sub(other.at) > time.Duration(float64(paceDeepDebt)/p.share) {
 				delete(p.accounts, name)
 			}
 		}
@@ -144,7 +172,7 @@ func (p *pace) fill(user string, now time.Time) *account {
 	if p.accounts == nil {
 		p.accounts = map[string]*account{}
 	}
-	a = &account{paceBurst, now}
+	a = &account{left: paceBurst, at: now}
 	p.accounts[user] = a
 	return a
 }

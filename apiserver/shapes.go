@@ -32,7 +32,7 @@ const (
 	freeShapeBytes = 2 * maxEntries
 )
 
-// managedKey is what managed fields lie below. They have an entry for each of what they manage, and one for the whole: a list or map
+// managedKey is what managed fields lie below, in each entry of metadata.managedFields. They have an entry for each of what they manage, and one for the whole: a list or map
 // may have one entry more there. They are made by the servers, once for each manager, so they count for themselves.
 const managedKey = "fieldsV1"
 
@@ -76,8 +76,10 @@ func shapeIn(text []byte, managed bool) shape {
 		if len(way) == 0 {
 			return managed
 		}
-		top := &way[len(way)-1]
-		return top.managed || !top.list && string(top.key) == managedKey
+		if top := &way[len(way)-1]; top.managed || top.list || len(way) != 4 || string(top.key) != managedKey {
+			return top.managed
+		}
+		return way[2].list && string(way[1].key) == "managedFields" && string(way[0].key) == "metadata"
 	}
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {

@@ -113,7 +113,6 @@ func (t *tables) change(ctx context.Context, key string, cur *current, precondit
 		return nil, nil, err
 	}
 	if cur.shown != nil {
-		oweManaged(ctx, metaOf(cur.shown))
 		if err := checkMerge(ctx, t.kind.resource, cur.own); err != nil {
 			return nil, nil, err
 		}

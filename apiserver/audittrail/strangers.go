@@ -30,10 +30,11 @@ type strangers struct {
 	share  *rate.Limiter
 	logger hclog.Logger
 
-	mu   sync.Mutex
-	last *auditinternal.Event // of those that were left out since it was told last; nil: none was
-	left int                  // how many were, but for the last
-	tell *time.Timer
+	telling sync.Mutex // held while the last one is told
+	mu      sync.Mutex
+	last    *auditinternal.Event // of those that were left out since it was told last; nil: none was
+	left    int                  // how many were, but for the last
+	tell    *time.Timer
 }
 
 func newStrangers(next audit.Backend, logger hclog.Logger) *strangers {
@@ -80,6 +81,8 @@ func (s *strangers) leaveOut(e *auditinternal.Event) {
 
 // told keeps the last of those that were left out, and tells with it how many others there were.
 func (s *strangers) told() {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	s.mu.Lock()
 	last, left := s.last, s.left
 	s.last, s.left = nil, 0
