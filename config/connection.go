@@ -94,7 +94,8 @@ func Resolve(f Flags, getenv func(string) string) (*Connection, error) {
 	}
 	// Servers look at a certificate first: a token that is given nearer than one says who asks.
 	byToken, byCert := nearness(f.Token, getenv("BERTH_TOKEN")), nearness(f.CertFile+f.KeyFile, getenv("BERTH_CERT_FILE")+getenv("BERTH_KEY_FILE"))
-	if byToken < byCert {
+	ofContext := f.Context != "" && f.Token == "" && ctx.TLS.CertFile != "" // a context that is named is nearer than a variable
+	if byToken < byCert && !ofContext {
 		c.CertFile, c.KeyFile = "", ""
 	}
 	return c, nil

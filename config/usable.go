@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // OptionError is what others found wrong with the value of an option.
@@ -22,15 +24,20 @@ func (c *Config) Usable(found ...OptionError) error {
 	for _, f := range found {
 		k.fail(f.Option, "%v", f.Err)
 	}
-	if err := writable(string(c.DataDir)); err != nil {
-		k.fail("data_dir", "%v", err)
+	for _, part := range []struct {
+		dir  string
+		used bool
+	}{{"server", c.Server.Enabled}, {"worker", c.Worker.Enabled}} {
+		if err := writable(filepath.Join(string(c.DataDir), part.dir)); part.used && err != nil {
+			k.fail("data_dir", "%v", err)
+			break
+		}
 	}
+	// What else there is to say of an address is said of the ports that are used.
 	if l, err := net.Listen("tcp", net.JoinHostPort(c.BindAddr, "0")); err == nil {
 		_ = l.Close() // nothing was served on it
 	} else if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		k.fail("bind_addr", "no interface of this machine has the address %s; \"0.0.0.0\" is every address of this machine", c.BindAddr)
-	} else {
-		k.fail("bind_addr", "%v", err)
 	}
 	return ps.err()
 }
@@ -49,8 +56,7 @@ func writable(dir string) error {
 		if !info.IsDir() {
 			return &os.PathError{Op: "use", Path: dir, Err: syscall.ENOTDIR}
 		}
-		const writeAndEnter = 2 | 1
-		if err := syscall.Access(dir, writeAndEnter); err != nil {
+		if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 			return &os.PathError{Op: "write to", Path: dir, Err: err}
 		}
 		return nil

@@ -22,7 +22,7 @@ func TestUsable(t *testing.T) {
 	if err := c.Usable(OptionError{"server.max_log_version", errors.New("too new")}); err != nil {
 		got = strings.ReplaceAll(err.Error(), dir+string(filepath.Separator), "")
 	}
-	const want = "berth.hcl:2: data_dir: stat file/data: not a directory\n" +
+	const want = "berth.hcl:2: data_dir: stat file/data/server: not a directory\n" +
 		"berth.hcl:3: bind_addr: no interface of this machine has the address 192.0.2.77; \"0.0.0.0\" is every address of this machine\n" +
 		"berth.hcl:7: server.max_log_version: too new"
 	if got != want {

@@ -27,6 +27,8 @@ type identity struct {
 	dir   string // empty: in memory
 	files atomicfile.Files
 
+	writing sync.Mutex // held while the file is written, which may hang
+
 	mu   sync.Mutex
 	file identityRecord
 }
@@ -96,13 +98,15 @@ func (id *identity) cluster() string { return id.record().Cluster }
 // change keeps what f makes of the record. f must not change what is shared with
 // the record before: maps are replaced.
 func (id *identity) change(f func(*identityRecord)) error {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	next := id.file
+	id.writing.Lock()
+	defer id.writing.Unlock()
+	next := id.record()
 	f(&next)
 	if err := id.keep(next); err != nil {
 		return err
 	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
 	id.file = next
 	return nil
 }

@@ -102,13 +102,13 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			f.unreached.Store(false)
 			return f.mind(resp, req.URL.Path, began), nil
 		}
-		if req.Context().Err() != nil {
+		if req.Context().Err() != nil && (!sent || onlyReads(req)) {
 			body.settle()
 			return nil, err
 		}
 		if sent && !onlyReads(req) {
 			body.settle()
-			if isConnectionError(err) {
+			if isConnectionError(err) || isGivenUp(req, err) {
 				return nil, &UnknownOutcomeError{Server: target.String(), Err: err}
 			}
 			return nil, err
@@ -218,17 +218,20 @@ func (f *failover) WrappedRoundTripper() http.RoundTripper { return f.next }
 // try sends the request to one server; sent tells whether the server may have
 // got it.
 func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (resp *http.Response, sent bool, err error) {
-	var asked, connected atomic.Bool
+	var asked, connected, accepted atomic.Bool
 	trace := &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotConn: func(info httptrace.GotConnInfo) {
+			connected.Store(true)
+			accepted.Store(info.Reused) // others were answered on it
+		},
 	}
 	out := req.Clone(httptrace.WithClientTrace(req.Context(), trace))
 	out.URL.Scheme, out.URL.Host, out.Host = target.Scheme, target.Host, ""
 	body.attach(out)
 	resp, err = f.next.RoundTrip(out)
 	if err == nil {
-		if err = wrongDoor(resp, target); err != nil {
+		if err = wrongDoor(resp, target, req.URL.Path); err != nil {
 			return nil, false, err
 		}
 	}
@@ -237,8 +240,8 @@ func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (re
 	}
 	// A transport that does not report its connections (an upgrade to a stream)
 	// has sent nothing only if the error is one of dialling.
-	sent = connected.Load() || (!asked.Load() && !isDialError(err))
-	if err != nil && sent && f.trust.certFile != "" && isConnectionError(err) {
+	sent = !isUnmade(err) && (connected.Load() || (!asked.Load() && !isDialError(err)))
+	if err != nil && (sent || isUnmade(err)) && !accepted.Load() && f.trust.certFile != "" && isConnectionError(err) {
 		if refused := f.refused(req.Context(), target); refused != nil {
 			return nil, false, refused
 		}
@@ -255,10 +258,20 @@ func isDialError(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
+// isGivenUp: nobody waited for the answer any longer. Of a client's timeout net/http has no other sign than this text, for a moment.
+func isGivenUp(req *http.Request, err error) bool {
+	return req.Context().Err() != nil || strings.Contains(err.Error(), "net/http: request canceled")
+}
+
+// isUnmade: a connection ended before anything was sent on it. net/http has no other sign of it than this text.
+func isUnmade(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "http2: client conn could not be established")
+}
+
 // isConnectionError: the network failed, not what was said over it.
 func isConnectionError(err error) bool {
 	var ne net.Error
-	return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return isUnmade(err) || errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.DeadlineExceeded)
 }
 

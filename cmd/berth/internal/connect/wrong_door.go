@@ -67,11 +67,15 @@ func (f *failover) refused(ctx context.Context, target *url.URL) error {
 	return nil
 }
 
-// wrongDoor says what has answered that is not the API, where that shows; the answer is closed then.
-func wrongDoor(resp *http.Response, target *url.URL) error {
+// isProxied: somebody behind the API may have answered.
+func isProxied(path string) bool { return slices.Contains(strings.Split(path, "/"), "proxy") }
+
+// wrongDoor says what has answered that is not the API, where that shows; the answer is closed then. What is behind the API may speak RPC, too,
+// and has done something.
+func wrongDoor(resp *http.Response, target *url.URL, path string) error {
 	var err error
 	switch {
-	case strings.HasPrefix(resp.Header.Get("Content-Type"), "application/grpc"):
+	case resp.StatusCode == http.StatusUnsupportedMediaType && resp.Header.Get("Content-Type") == "application/grpc" && !isProxied(path):
 		err = errSpeaksRPC
 	case target.Scheme == "http" && resp.StatusCode == http.StatusBadRequest && resp.ProtoMajor == 1 && resp.ProtoMinor == 0 && len(resp.Header) == 0:
 		// net/http's answer to who does not speak TLS has a version that it never speaks otherwise, and no header.

@@ -98,6 +98,11 @@ func TestWrongDoors(t *testing.T) {
 			}
 		}
 	}
+	err := api(t, client(t, config.Flags{Addresses: []string{rpc.URL}, CAFile: ca.caFile()})).Operator(
+		ctx(t), http.MethodPost, "/api/v1/namespaces/default/pods/p/proxy/grpc", nil, nil)
+	if err == nil || strings.Contains(err.Error(), "is not the API") {
+		t.Errorf("what a pod answers: %v", err)
+	}
 }
 
 func TestABadCertificateIsNamed(t *testing.T) {
@@ -126,6 +131,11 @@ func TestRequestTimeout(t *testing.T) {
 	c.Timeout = "50ms"
 	if err := api(t, c).Operator(t.Context(), http.MethodGet, "/berth/v1/status", nil, nil); !os.IsTimeout(errors.Unwrap(err)) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("want a timeout, got %v", err)
+	}
+	c = client(t, config.Flags{Addresses: []string{s.URL}, CAFile: ca.caFile()})
+	c.Timeout = "2s" // in which it has arrived
+	if err := api(t, c).Operator(t.Context(), http.MethodPost, "/berth/v1/status", nil, nil); err == nil || !strings.Contains(err.Error(), "may or may not have been carried out") {
+		t.Errorf("of a write that nobody has answered: %v", err)
 	}
 	c = client(t, config.Flags{})
 	c.Timeout = "soon"
