@@ -56,8 +56,9 @@ func TestShapesOfBefore(t *testing.T) {
 		"more":            {`{"c":[{"a":` + list(maxEntries+3) + `}]}`, "c[0].a has more than 16384 entries"},
 		"twice":           {`{"c":[{"a":` + list(maxEntries+1) + `},{"a":` + list(maxEntries+1) + `}]}`, "c[1].a has more than 16384 entries"},
 		"elsewhere":       {`{"c":[{"b":` + list(maxEntries+1) + `}]}`, "c[0].b has more than 16384 entries"},
-		"managed":         {`{"m":[{"fieldsV1":{"a":` + list(maxEntries+1) + `}}]}`, ""},
-		"managed, longer": {`{"m":[{"fieldsV1":{"a":` + list(maxEntries+2) + `}}]}`, "m[0].fieldsV1.a has more than 16384 entries"},
+		"managed":         {`{"metadata":{"managedFields":[{"fieldsV1":{"a":` + list(maxEntries+1) + `}}]}}`, ""},
+		"not managed":     {`{"spec":{"managedFields":[{"fieldsV1":{"a":` + list(maxEntries+1) + `}}]}}`, "spec.managedFields[0].fieldsV1.a has more than 16384 entries"},
+		"managed, longer": {`{"metadata":{"managedFields":[{"fieldsV1":{"a":` + list(maxEntries+2) + `}}]}}`, "metadata.managedFields[0].fieldsV1.a has more than 16384 entries"},
 	} {
 		if got := of(c.text).over(before); got != c.over {
 			t.Errorf("%s: %q, want %q", name, got, c.over)
