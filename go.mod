@@ -98,6 +98,7 @@ require (
 	github.com/vishvananda/netlink v1.3.1
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 	k8s.io/cluster-bootstrap v0.36.3
+	k8s.io/csi-translation-lib v0.0.0
 	k8s.io/dynamic-resource-allocation v0.36.3
 	k8s.io/kms v0.36.3
 )
@@ -113,7 +114,6 @@ require (
 	github.com/opencontainers/selinux v1.13.1 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/endpointslice v0.0.0 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	sigs.k8s.io/knftables v0.0.21 // indirect

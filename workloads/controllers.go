@@ -49,15 +49,15 @@ import (
 	"github.com/berth-dev/berth/informers"
 )
 
-// kinds are the kinds that controllers look at.
-func kinds(open opening) []struct {
+// kindRows are the rows of a kind.
+type kindRows struct {
 	object runtime.Object
 	rows   *informers.Rows
-} {
-	return []struct {
-		object runtime.Object
-		rows   *informers.Rows
-	}{
+}
+
+// kinds are the kinds that controllers look at.
+func kinds(open opening) []kindRows {
+	return []kindRows{
 		{&corev1.Pod{}, pods()},
 		{&corev1.Node{}, nodes()},
 		{&corev1.Service{}, informers.Plain("services")},
@@ -70,7 +70,6 @@ func kinds(open opening) []struct {
 		{&storagev1.StorageClass{}, informers.InNoNamespace(fsm.StorageClasses)},
 		{&storagev1.VolumeAttributesClass{}, informers.InNoNamespace(fsm.VolumeAttributesClasses)},
 		{&storagev1.CSINode{}, informers.InNoNamespace(fsm.CSINodes)},
-		{&storagev1.CSIDriver{}, informers.InNoNamespace(fsm.CSIDrivers)},
 		{&storagev1.VolumeAttachment{}, informers.InNoNamespace(fsm.VolumeAttachments)},
 		{&appsv1.ReplicaSet{}, informers.Plain(fsm.ReplicaSets)},
 		{&appsv1.Deployment{}, informers.Plain("deployments")},
@@ -93,8 +92,12 @@ func kinds(open opening) []struct {
 
 // newFactory gives a factory whose informers are the state's, and what tells them.
 func newFactory(state State, open opening) (factory, *informers.Feed) {
+	return newFactoryOf(state, kinds(open))
+}
+
+func newFactoryOf(state State, of []kindRows) (factory, *informers.Feed) {
 	made, f := clientinformers.NewSharedInformerFactory(nil, 0), informers.NewFeed(state)
-	for _, k := range kinds(open) {
+	for _, k := range of {
 		k.rows.Rests = rests
 		i := f.Add(k.rows)
 		made.InformerFor(k.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i })
@@ -192,7 +195,6 @@ func entries(now utilclock.Clock) []entry {
 			})
 			return alone{binder}, err
 		}},
-		{"attachdetach", 1, informers.WithClaims(), newAttachments},
 		{"pvc-protection-controller", 1, informers.WithClaims(), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return pvcprotection.NewPVCProtectionController(klog.FromContext(ctx), f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods(), c)
 		}},
@@ -219,7 +221,7 @@ func entries(now utilclock.Clock) []entry {
 
 // Names are the names of the controllers that can be left out.
 func Names() []string {
-	names := []string{autoscalerController, tokensController}
+	names := []string{autoscalerController, tokensController, attachmentsController}
 	for _, e := range entries(nil) {
 		names = append(names, e.name)
 	}
@@ -268,6 +270,13 @@ func construct(ctx context.Context, state State, config func(controller string) 
 		return nil, err
 	}
 	out = slices.Concat(out, definitions, certificates, []begun{flows, available, trust})
+	if !slices.Contains(o.Off, attachmentsController) {
+		attaching, err := newAttachments(config(attachmentsController), state, made)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, attaching)
+	}
 	if o.Tokens.Signer != nil && !slices.Contains(o.Off, tokensController) {
 		filling, err := newAccountTokens(ctx, config(tokensController), state, made, o.Open, o.Tokens)
 		if err != nil {

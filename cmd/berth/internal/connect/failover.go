@@ -108,7 +108,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		if sent && !onlyReads(req) {
 			body.settle()
-			if isConnectionError(err) || isGivenUp(req, err) {
+			if isConnectionError(err) || isGivenUp(req.Context()) {
 				return nil, &UnknownOutcomeError{Server: target.String(), Err: err}
 			}
 			return nil, err
@@ -218,13 +218,14 @@ func (f *failover) WrappedRoundTripper() http.RoundTripper { return f.next }
 // try sends the request to one server; sent tells whether the server may have
 // got it.
 func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (resp *http.Response, sent bool, err error) {
-	var asked, connected, accepted atomic.Bool
+	var asked, connected, accepted, written atomic.Bool
 	trace := &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) },
 		GotConn: func(info httptrace.GotConnInfo) {
 			connected.Store(true)
 			accepted.Store(info.Reused) // others were answered on it
 		},
+		WroteHeaders: func() { written.Store(true) },
 	}
 	out := req.Clone(httptrace.WithClientTrace(req.Context(), trace))
 	out.URL.Scheme, out.URL.Host, out.Host = target.Scheme, target.Host, ""
@@ -240,8 +241,11 @@ func (f *failover) try(req *http.Request, body *replayBody, target *url.URL) (re
 	}
 	// A transport that does not report its connections (an upgrade to a stream)
 	// has sent nothing only if the error is one of dialling.
-	sent = !isUnmade(err) && (connected.Load() || (!asked.Load() && !isDialError(err)))
-	if err != nil && (sent || isUnmade(err)) && !accepted.Load() && f.trust.certFile != "" && isConnectionError(err) {
+	sent = connected.Load() || (!asked.Load() && !isDialError(err))
+	if err != nil && connected.Load() && !written.Load() {
+		sent, err = false, &unwrittenError{err}
+	}
+	if err != nil && connected.Load() && !accepted.Load() && f.trust.certFile != "" && isConnectionError(err) {
 		if refused := f.refused(req.Context(), target); refused != nil {
 			return nil, false, refused
 		}
@@ -258,20 +262,23 @@ func isDialError(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// isGivenUp: nobody waited for the answer any longer. Of a client's timeout net/http has no other sign than this text, for a moment.
-func isGivenUp(req *http.Request, err error) bool {
-	return req.Context().Err() != nil || strings.Contains(err.Error(), "net/http: request canceled")
+// isGivenUp: nobody waits for the answer any longer. A client's timeout ends a request a moment before its context.
+func isGivenUp(ctx context.Context) bool {
+	until, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(until)
 }
 
-// isUnmade: a connection ended before anything was sent on it. net/http has no other sign of it than this text.
-func isUnmade(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "http2: client conn could not be established")
-}
+// unwrittenError is that of a connection that ended before the head of a request was written.
+type unwrittenError struct{ error }
+
+// Unwrap gives how it ended.
+func (e *unwrittenError) Unwrap() error { return e.error }
 
 // isConnectionError: the network failed, not what was said over it.
 func isConnectionError(err error) bool {
 	var ne net.Error
-	return isUnmade(err) || errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	var unwritten *unwrittenError
+	return errors.As(err, &unwritten) || errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.DeadlineExceeded)
 }
 
