@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -50,14 +51,59 @@ func TestEndThatCannotBeReadYet(t *testing.T) {
 	if len(h.found) != 1 || len(h.found[0].Containers) != 1 || h.found[0].Containers[0].Exit != nil {
 		t.Fatalf("found %+v", h.found)
 	}
-	late, cancel := context.WithCancel(t.Context())
-	cancel()
-	if x := h.rt.awaitExit(late, id, shim.State{}); x.Reason != runtime.ReasonStatusUnknown {
-		t.Errorf("when nobody waits any more it is %+v", x)
-	}
 	mend()
 	if x := h.exit(); x.Code != 3 || x.Reason != runtime.ReasonError {
 		t.Errorf("exit is %+v", x)
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// An end that was told as one that nobody knows, since it could not be read for too long, stays that, whoever can read it later. It is not told before
+// that is written down.
+func TestEndThatWasToldStays(t *testing.T) {
+	said := make(lines, 100)
+	h := open(t, Options{Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Error, Output: said})})
+	id := h.start(pod("p", shell("exit 3")), 0)
+	h.exit()
+	dir := h.rt.dir(id)
+	mend := unreadable(t, filepath.Join(dir, shim.ExitFile))
+	blocked := filepath.Join(dir, shim.ToldFile+".tmp")
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	told := make(chan *runtime.Exit, 1)
+	go func() { told <- h.rt.awaitExit(late, id, shim.State{}) }()
+	select {
+	case x := <-told:
+		t.Fatalf("it is told without being written down: %+v", x)
+	case line := <-said:
+		if !strings.Contains(line, "neither be read") {
+			t.Errorf("the log says %q", line)
+		}
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	first := <-told
+	if first.Code != 137 || first.Reason != runtime.ReasonStatusUnknown {
+		t.Errorf("when nobody waits any more it is %+v", first)
+	}
+	mend()
+	h = h.reopen()
+	if len(h.found) != 1 || len(h.found[0].Containers) != 1 {
+		t.Fatalf("found %+v", h.found)
+	}
+	if x := h.found[0].Containers[0].Exit; x == nil || x.Code != first.Code || x.Reason != first.Reason || !x.FinishedAt.Equal(first.FinishedAt) {
+		t.Errorf("it was told as %+v, and is told as %+v", first, x)
 	}
 }
 

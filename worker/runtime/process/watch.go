@@ -24,7 +24,7 @@ import (
 // shimPatience is how long a shim has to say what it runs, or to end, when it is found.
 const shimPatience = 5 * time.Second
 
-// exitPatience is how long an end that is written down, and cannot be read, is read again.
+// exitPatience is how long an end that is written down, and cannot be read, is read again before it is told as one that nobody knows.
 const exitPatience = time.Minute
 
 // watched is a running container.
@@ -119,7 +119,7 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	}
 	patience, cancel := context.WithTimeout(r.life, exitPatience)
 	defer cancel()
-	if c.Exit = r.awaitExit(patience, c.ID, w.state); r.life.Err() != nil {
+	if c.Exit = r.awaitExit(patience, c.ID, w.state); c.Exit == nil {
 		return
 	}
 	r.mu.Lock()
@@ -166,9 +166,10 @@ func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) 
 	return r.cgroups.end(ctx, id)
 }
 
-// awaitExit is exit, again and again while the end that is written down cannot be read. When ctx ends it is not known.
-func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State) *runtime.Exit {
-	told := false
+// awaitExit is exit, again and again while the end that is written down cannot be read. When patience ends it is not known, and that is written down
+// beside: whatever can be read later, this end has no other. Until either can be done it goes on; nil: the agent ends before that.
+func (r *Runtime) awaitExit(patience context.Context, id runtime.ID, state shim.State) *runtime.Exit {
+	told, unwritten, late := false, false, patience.Done()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		x, err := r.exit(id, state)
 		if err == nil {
@@ -178,10 +179,23 @@ func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State
 			r.log.Warn("how a container has ended cannot be read; it is tried again", "container", id.String(), "error", err)
 			told = true
 		}
+		if late == nil && r.life.Err() == nil {
+			e := unknown(state)
+			err := shim.WriteTold(r.dir(id), e)
+			if err == nil {
+				return r.exitOf(id, e)
+			}
+			if !unwritten {
+				r.log.Error("how a container has ended can neither be read nor be told for good", "container", id.String(), "error", err)
+				unwritten = true
+			}
+		}
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
-			return r.exitOf(id, unknown(state)) // and the next agent may read it
+		case <-late:
+			late = nil
+		case <-r.life.Done():
+			return nil
 		}
 	}
 }
@@ -191,7 +205,10 @@ func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State
 func (r *Runtime) exit(id runtime.ID, state shim.State) (*runtime.Exit, error) {
 	dir := r.dir(id)
 	var e shim.Exit
-	err := readJSON(filepath.Join(dir, shim.ExitFile), &e)
+	err := readJSON(filepath.Join(dir, shim.ToldFile), &e)
+	if os.IsNotExist(err) {
+		err = readJSON(filepath.Join(dir, shim.ExitFile), &e)
+	}
 	var unread *fs.PathError
 	switch {
 	case err == nil:
