@@ -29,8 +29,6 @@ const exitPatience = time.Minute
 
 // watched is a running container.
 type watched struct {
-	quiet bool // nobody who could be told of its end knows of it
-
 	end   io.ReadCloser // comes to its end when the shim does, or before: a pipe to an own one, else a connection
 	state shim.State
 	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
@@ -125,9 +123,7 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	r.mu.Lock()
 	delete(r.running, c.ID)
 	r.mu.Unlock()
-	if !w.quiet {
-		r.notify(c)
-	}
+	r.notify(c)
 }
 
 // awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it, and one that could not be
@@ -321,17 +317,21 @@ func readJSON(path string, v any) error {
 }
 
 // adopt finds out what became of a container that an earlier agent started; watch is what to do to go on with it. What may have run is found, whatever
-// is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen.
-func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bool) {
+// is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen, or ctx ended before
+// that was.
+func (r *Runtime) adopt(ctx context.Context, id runtime.ID) (c runtime.Container, watch func(), ok bool) {
 	dir := r.dir(id)
 	alive, err := locked(dir)
 	state, mark := begun(dir)
-	for deadline := time.Now().Add(shimPatience); alive && state.PID == 0 && time.Now().Before(deadline); state, mark = begun(dir) {
+	for deadline := time.Now().Add(shimPatience); alive && state.PID == 0 && time.Now().Before(deadline) && ctx.Err() == nil; state, mark = begun(dir) {
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
 		time.Sleep(10 * time.Millisecond)
 		alive, err = locked(dir)
 	}
 	c = runtime.Container{ID: id, StartedAt: state.StartedAt}
+	if ctx.Err() != nil {
+		return c, nil, false
+	}
 	var config struct{ Image string }
 	if err := readJSON(filepath.Join(dir, shim.ConfigFile), &config); err == nil { // else it is not known
 		c.Image = config.Image
@@ -346,8 +346,11 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 			return c, r.goOn(c, w), true
 		}
 		// It is just ending, the lock goes last; or it is in no state to be talked to.
-		for deadline := time.Now().Add(shimPatience); alive && time.Now().Before(deadline); alive, err = locked(dir) {
+		for deadline := time.Now().Add(shimPatience); alive && time.Now().Before(deadline) && ctx.Err() == nil; alive, err = locked(dir) {
 			time.Sleep(10 * time.Millisecond)
+		}
+		if alive && ctx.Err() != nil {
+			return c, nil, false // it is given the time by who looks next
 		}
 		if alive {
 			r.log.Error("a container's shim does not answer; killing both", "container", id.String(), "error", cerr)
@@ -365,9 +368,9 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		return c, r.goOn(c, silent), true
 	}
 	_, mark = begun(dir) // its shim may have taken it back since
-	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
+	soon, cancel := context.WithTimeout(r.life, besideTimeout)
 	defer cancel()
-	err = r.endLeft(ctx, id, state)
+	err = r.endLeft(soon, id, state)
 	switch {
 	case err != nil && !mark:
 		r.log.Error("processes may be left of a container that did not come to run", "container", id.String(), "error", err)
