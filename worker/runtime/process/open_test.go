@@ -27,8 +27,11 @@ func unreadable(t *testing.T, path string) (mend func()) {
 	return func() {
 		t.Helper()
 		err := os.Rename(path+".aside", path)
-		if errors.Is(err, syscall.ENOTDIR) { // no directory takes the place of a link
-			err = errors.Join(os.Remove(path), os.Rename(path+".aside", path))
+		if errors.Is(err, syscall.ENOTDIR) { // no directory takes the place of a link; nor is it ever missing
+			err = unix.Renameat2(unix.AT_FDCWD, path+".aside", unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+			if rerr := os.Remove(path + ".aside"); !os.IsNotExist(rerr) { // all of it may be gone already
+				err = errors.Join(err, rerr)
+			}
 		}
 		if err != nil {
 			t.Fatal(err)
