@@ -90,13 +90,18 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b runtime.Pod) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	for i := range pods {
-		p := newPodState(pods[i].Pod, c.classes.Of(pods[i].Pod), &c.env, now)
-		p.adopt(pods[i].Containers)
-		p.adoptSandbox(pods[i].Sandbox)
-		p.adopted, p.lost = true, pods[i].Lost
-		c.pods[p.pod.UID] = p
-		c.count(p)
+		c.adopt(&pods[i], now)
 	}
+}
+
+func (c *Core) adopt(rp *runtime.Pod, now time.Time) *podState {
+	p := newPodState(rp.Pod, c.classes.Of(rp.Pod), &c.env, now)
+	p.adopt(rp.Containers)
+	p.adoptSandbox(rp.Sandbox)
+	p.adopted, p.lost, p.unseen = true, rp.Lost, rp.Unseen
+	c.pods[p.pod.UID] = p
+	c.count(p)
+	return p
 }
 
 // Assign takes what the node is to run.
@@ -159,6 +164,10 @@ func (c *Core) uids() []types.UID {
 
 func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 	p := c.pods[pod.UID]
+	if p != nil && p.unseen {
+		c.await(p, pod, now)
+		return
+	}
 	if p != nil && p.lost {
 		p = c.replaceLost(p, pod, now)
 	}
@@ -215,9 +224,45 @@ func (c *Core) replaceLost(old *podState, pod *corev1.Pod, now time.Time) *podSt
 	return p
 }
 
+// await keeps what the servers tell of a pod of which it is not known yet what runs. Nothing is done about it, and nothing reported, until that is
+// found: whatever was said of it before may be so still.
+func (c *Core) await(old *podState, pod *corev1.Pod, now time.Time) {
+	c.usage = c.usage.Without(old.class)
+	p := c.newPod(pod, now)
+	p.adopted, p.unseen, p.admission = true, true, admitted
+	c.pods[pod.UID] = p
+	c.count(p)
+	if old.lost { // it was not told before
+		p.emit(corev1.EventTypeWarning, "PodUnseen", "What runs of this pod cannot be found out on its node; nothing is done about the pod until it can be")
+	}
+}
+
+// found goes on with a pod of which it is known now what runs.
+func (c *Core) found(old *podState, rp *runtime.Pod, now time.Time) {
+	if !old.unseen {
+		return
+	}
+	c.usage = c.usage.Without(old.class)
+	p := c.adopt(rp, now)
+	p.gone = old.gone
+	switch {
+	case p.static:
+		c.foundStatic(p, now)
+	case old.gone, old.lost: // it is no more, or was not assigned
+		c.step(p, now)
+	default:
+		c.assign(cmp.Or(old.wanted, old.pod), now)
+	}
+}
+
 // Observe takes an event of the runtime.
 func (c *Core) Observe(ev runtime.Event, now time.Time) {
-	if p := c.pods[ev.Pod]; p != nil {
+	p := c.pods[ev.Pod]
+	switch {
+	case p == nil:
+	case ev.Found != nil:
+		c.found(p, ev.Found, now)
+	default:
 		p.observe(ev, now)
 		c.step(p, now)
 	}
@@ -255,7 +300,7 @@ func (c *Core) TakeActions() []Action {
 
 // step moves one pod on and takes note of what that brought.
 func (c *Core) step(p *podState, now time.Time) {
-	if !c.synced && !p.static {
+	if p.unseen || !c.synced && !p.static {
 		return
 	}
 	if p.takenBack() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +89,7 @@ type podState struct {
 	inReport  bool // part of the report under way
 	adopted   bool // found in the runtime, not assigned yet
 	lost      bool // adopted, and nothing is known of its object but the UID
+	unseen    bool // adopted, and it is not known yet what runs; lost until it is assigned
 
 	quietUntil time.Time // its first start is not reported before
 }
@@ -285,8 +287,11 @@ func (p *podState) replaceLost(old *podState) {
 	}
 	p.sandbox, p.ips, p.ipsUnknown = old.sandbox, old.ips, old.ipsUnknown
 	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
-	p.emit(corev1.EventTypeWarning, "PodRecordLost",
-		"What the node had written down about this pod cannot be read; its containers were found and go on")
+	what := "no container of it was found"
+	if slices.ContainsFunc(old.ctrs, func(c ctr) bool { return c.attempt >= 0 }) {
+		what = "its containers were found and go on"
+	}
+	p.emit(corev1.EventTypeWarning, "PodRecordLost", "What the node had written down about this pod cannot be read; "+what)
 }
 
 // recall takes from the status that the servers keep what the agent cannot know otherwise: when the pod started, since

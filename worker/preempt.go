@@ -34,7 +34,7 @@ func (c *Core) makeRoom(p *podState, objections []objection) *verdict {
 	var candidates []candidate
 	for _, uid := range c.uids() {
 		q := c.pods[uid]
-		if q.counted && !q.leaving() && q.outranked(p) {
+		if q.counted && !q.unseen && !q.leaving() && q.outranked(p) {
 			candidates = append(candidates, candidate{uid, q.class, model.QOS(q.pod), q.class.Priority, q.startTime})
 		}
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -186,7 +187,7 @@ func (a *Agent) candidates(ctx context.Context, signal eviction.Signal) ([]evict
 		}
 	} else if meter, ok := a.runtime.(runtime.Meter); ok {
 		all, err := meter.Use(ctx)
-		if err != nil {
+		if err != nil && !errors.Is(err, runtime.ErrUnmeasured) {
 			a.log.Warn("what the pods use cannot be measured", "error", err)
 		}
 		for _, u := range all {

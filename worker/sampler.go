@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ type Sampler struct {
 	// Meter is the runtime; Machine measures all of the machine (ReadUse).
 	Meter   runtime.Meter
 	Machine func() (runtime.Counted, error)
-	// Part says of what the node has only a part of the machine's: it uses of that what its pods do.
+	// Part says of what the node has only a part of the machine's: it uses of that what its pods do, where the runtime measures them.
 	Part Part
 	// Interval; 0: DefaultSampleInterval.
 	Interval time.Duration
@@ -102,7 +103,11 @@ func (s *Sampler) measure(ctx context.Context, timeout time.Duration) error {
 		return err
 	}
 	now := s.Clock.Now()
+	part := s.Part
 	used, err := s.Meter.Use(ctx)
+	if errors.Is(err, runtime.ErrUnmeasured) {
+		part, err = Part{}, nil // all that is known is the machine's
+	}
 	if err != nil {
 		return err
 	}
@@ -110,7 +115,7 @@ func (s *Sampler) measure(ctx context.Context, timeout time.Duration) error {
 	m := compare(s.last, machine, used, now)
 	s.last = m
 	s.mu.Unlock()
-	if n := m.Sample(s.Part); n != nil {
+	if n := m.Sample(part); n != nil {
 		s.Take(n)
 	}
 	return nil
@@ -164,13 +169,15 @@ func PartOf(node, machine corev1.ResourceList) Part {
 }
 
 // narrow has the node use what its pods do, of what it has a part of.
-func (part Part) narrow(n *sample.Node) {
+func (part Part) narrow(n *sample.Node, all []MeasuredContainer) {
 	var pods sample.Amount
-	for i := range n.Pods {
-		for _, c := range n.Pods[i].Containers {
-			pods.NanoCPU += c.Used.NanoCPU
-			pods.MemoryBytes += c.Used.MemoryBytes
+	for i := range all {
+		if k := i + 1; k < len(all) && all[k].Pod == all[i].Pod && all[k].Container == all[i].Container {
+			continue // an earlier run of it
 		}
+		used := all[i].amount() // no processor time where its rate is not known yet
+		pods.NanoCPU += used.NanoCPU
+		pods.MemoryBytes += used.MemoryBytes
 	}
 	if part.CPU {
 		n.Used.NanoCPU = min(pods.NanoCPU, sample.MaxAmount)
@@ -207,7 +214,7 @@ func (m *Measured) Sample(part Part) *sample.Node {
 		}
 		p.Containers = append(p.Containers, sample.Container{Name: c.Container, Used: c.amount()})
 	}
-	part.narrow(n)
+	part.narrow(n, m.Containers)
 	return n
 }
 

@@ -24,7 +24,7 @@ func (c *Core) EndFor(critical bool, within time.Duration, now time.Time) {
 	c.closing = true
 	for _, uid := range c.uids() {
 		p := c.pods[uid]
-		if p == nil || p.critical() != critical || !p.alive() && !p.counted {
+		if p == nil || p.unseen || p.critical() != critical || !p.alive() && !p.counted {
 			continue
 		}
 		if !p.leaving() {

@@ -43,6 +43,7 @@ type Mirrors interface {
 // statics are the pods that come with the node and not from the servers.
 type statics struct {
 	wanted  map[string]*corev1.Pod // by namespace/name
+	broken  []string               // files that cannot be read
 	mirrors map[string]*corev1.Pod // the servers' objects, whether there is still such a pod or not
 }
 
@@ -58,7 +59,7 @@ func fullName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 // SetStatic says which pods the node has of its own. They need no word of a server.
 func (c *Core) SetStatic(m Manifests, now time.Time) {
-	c.statics.wanted = make(map[string]*corev1.Pod, len(m.Pods))
+	c.statics.wanted, c.statics.broken = make(map[string]*corev1.Pod, len(m.Pods)), m.Broken
 	wanted := make(map[types.UID]bool, len(m.Pods))
 	for _, pod := range m.Pods {
 		c.statics.wanted[fullName(pod)] = pod
@@ -66,20 +67,39 @@ func (c *Core) SetStatic(m Manifests, now time.Time) {
 	}
 	for _, uid := range c.uids() {
 		p := c.pods[uid]
-		if p == nil || !p.static || wanted[uid] {
-			continue
+		if p != nil && p.static && !wanted[uid] && !p.unseen {
+			c.unwanted(p, now)
 		}
-		if p.adopted && p.pod.Annotations[ManifestAnnotation] != "" && slices.Contains(m.Broken, p.pod.Annotations[ManifestAnnotation]) {
-			p.adopted = false
-			c.step(p, now)
-			continue
-		}
-		p.gone = true
-		c.step(p, now)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.statics.wanted)) {
 		c.runStatic(name, now)
 	}
+}
+
+// unwanted ends a static pod that no file describes any more; one from before, whose file cannot be read, goes on.
+func (c *Core) unwanted(p *podState, now time.Time) {
+	file := p.pod.Annotations[ManifestAnnotation]
+	if p.adopted && file != "" && slices.Contains(c.statics.broken, file) {
+		p.adopted = false
+	} else {
+		p.gone = true
+	}
+	c.step(p, now)
+}
+
+// foundStatic goes on with a static pod of which it was not known before what it is.
+func (c *Core) foundStatic(p *podState, now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(c.statics.wanted)) {
+		if c.statics.wanted[name].UID == p.pod.UID {
+			c.runStatic(name, now)
+			return
+		}
+	}
+	if c.statics.wanted == nil { // it is not known yet
+		c.step(p, now)
+		return
+	}
+	c.unwanted(p, now)
 }
 
 // runStatic begins the static pod of a name, once the one that had the name before is gone.
@@ -97,6 +117,9 @@ func (c *Core) runStatic(name string, now time.Time) {
 		p = newPodState(pod, c.classes.Of(pod), &c.env, now)
 		c.pods[pod.UID] = p
 		c.admit(p)
+	case p.unseen:
+		c.await(p, pod, now)
+		return
 	case p.lost:
 		p = c.replaceLost(p, pod, now)
 		p.adopted = false

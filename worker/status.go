@@ -95,8 +95,7 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	}
 	s.VolumeMounts = p.volumeMounts(c.spec)
 	switch c.role {
-	case roleInit:
-		s.Ready = c.state == ctrEnded && c.exit.Code == 0
+	case roleInit: // by what is shown of it, below
 	case roleEphemeral:
 		s.Started = nil
 	default:
@@ -117,6 +116,9 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: plainTime(c.startedAt)}
 	case c.exit != nil && (c.wait == "" && !p.waitsAnew(c) || !p.stopAt.IsZero()):
 		s.State.Terminated = terminated(c.exit, id)
+		if c.role == roleInit {
+			s.Ready = c.exit.Code == 0
+		}
 	default:
 		s.State.Waiting = p.waiting(c)
 		if c.exit != nil {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // The status says of every kind of container how it has its volumes, and of what is read-only whether that goes for what is mounted below.
@@ -40,6 +41,22 @@ func TestVolumeMountsInTheStatus(t *testing.T) {
 		}
 		if got := s.ContainerStatuses[0].VolumeMounts; got != nil {
 			t.Errorf("a container without volumes has %+v", got)
+		}
+	}
+}
+
+// An init container that has done its work is ready until it is to do it again: one that waits for its turn in a pod that begins anew is not.
+func TestInitContainerThatWaitsAnew(t *testing.T) {
+	pod := testPod("p")
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init"}}
+	var classes model.Classes
+	for turn, ready := range map[bool]bool{false: true, true: false} {
+		p := newPodState(pod, classes.Of(pod), &podEnv{}, epoch)
+		c := &p.ctrs[0]
+		c.state, c.attempt, c.exit, c.fresh, c.turn = ctrEnded, 0, &runtime.Exit{Reason: runtime.ReasonCompleted}, turn, turn
+		s := p.status(epoch).InitContainerStatuses[0]
+		if s.Ready != ready || (s.State.Terminated != nil) != ready {
+			t.Errorf("with its turn to come %v it is %+v", turn, s)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -9,9 +10,13 @@ import (
 
 // Meter is a runtime that knows what its containers use.
 type Meter interface {
-	// Use is what each container that runs uses now, in any order. Those of which nothing is known are missing.
+	// Use is what each container that runs uses now, in any order. Those of which nothing is known are missing. ErrUnmeasured says that nothing can be
+	// known of any.
 	Use(ctx context.Context) ([]ContainerUse, error)
 }
+
+// ErrUnmeasured says that the runtime cannot know what its containers use, as it is set up.
+var ErrUnmeasured = errors.New("the container runtime does not measure what its containers use")
 
 // ContainerUse is what one run of a container uses.
 type ContainerUse struct {

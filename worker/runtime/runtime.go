@@ -395,10 +395,12 @@ type Container struct {
 	Earlier bool
 	// Sandbox, in an Event without a container's name, is the sandbox of the pod, whose addresses were not known before; nil: it is not ready any more.
 	Sandbox *Sandbox
+	// Found, in an Event without a container's name, is what has been found of a pod that was Unseen. Nothing else is told of it before.
+	Found *Pod
 }
 
 // Event tells that a container runs (Exit nil) or has ended. One without a container's name tells that the sandbox of the
-// pod is gone, and with it its network; it is told again until there is another sandbox.
+// pod is gone, and with it its network; it is told again until there is another sandbox. Or it has a Sandbox, or what was Found.
 type Event = Container
 
 // Pod is what a runtime kept of a pod from before.
@@ -410,6 +412,9 @@ type Pod struct {
 	// Lost: what the runtime kept of the object cannot be read. Pod has its UID and the names of the containers that
 	// were found, and nothing else.
 	Lost bool
+	// Unseen: what runs of it cannot be found out yet. It is Lost, without a container, until an Event tells what was Found; nothing of it is started,
+	// and it is not removed.
+	Unseen bool
 }
 
 // ExecResult is the outcome of a command that ran inside a container. Output is its beginning, at most a few KiB.

@@ -16,13 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/worker/runtime"
-	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
 const (
 	// opensAtOnce is how many containers from before are taken over at a time: shims that are silent keep few of the others waiting.
 	opensAtOnce = 16
-	// listPatience is how long what there is of a pod from before is listed again where that fails.
+	// listPatience is how long what there is of a pod from before is listed again where that fails. After it the others are not kept waiting.
 	listPatience = time.Second
 )
 
@@ -62,16 +61,14 @@ func (r *Runtime) Open(notify func(runtime.Event)) ([]runtime.Pod, error) {
 		if l.pod == nil {
 			continue
 		}
-		rp := runtime.Pod{Pod: l.pod, Lost: l.lost}
-		for _, c := range l.containers {
-			if c.there {
-				rp.Containers = append(rp.Containers, c.Container)
-			}
-			if c.watch != nil {
-				c.watch()
-			}
-		}
+		rp, watches := l.told()
 		out = append(out, rp)
+		for _, watch := range watches {
+			watch()
+		}
+		if l.unseen {
+			r.watch.Go(func() { r.see(&left{uid: l.uid}) })
+		}
 	}
 	return out, nil
 }
@@ -81,7 +78,22 @@ type left struct {
 	uid        types.UID
 	pod        *corev1.Pod // nil: only the rest of one
 	lost       bool
+	unseen     bool // nobody can say what it is yet
 	containers []found
+}
+
+// told is what is told of the pod, and what to do after that to watch its containers.
+func (l *left) told() (rp runtime.Pod, watches []func()) {
+	rp = runtime.Pod{Pod: l.pod, Lost: l.lost, Unseen: l.unseen}
+	for _, c := range l.containers {
+		if c.there {
+			rp.Containers = append(rp.Containers, c.Container)
+		}
+		if c.watch != nil {
+			watches = append(watches, c.watch)
+		}
+	}
+	return rp, watches
 }
 
 // found is a container from before, and what adopt says of it.
@@ -97,20 +109,33 @@ func (r *Runtime) look(l *left) {
 	defer cancel()
 	ids, err := r.awaitAttempts(ctx, l.uid)
 	if err != nil {
-		// Nobody can say what it is. Whoever starts a container of it, or removes it, meets the same error until it can be looked at, and then ends
-		// what runs of it.
-		r.log.Error("a pod's containers cannot be looked at", "pod", l.uid, "error", err)
+		r.log.Error("a pod's containers cannot be looked at; nothing is done about it until they can", "pod", l.uid, "error", err)
 		r.mu.Lock()
-		r.unseen[l.uid] = time.Time{}
+		r.unseen[l.uid] = true
 		r.mu.Unlock()
-		l.pod, l.lost = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: l.uid}}, true
+		l.pod, l.lost, l.unseen = unknownPod(l.uid), true, true
 		return
 	}
+	if r.sort(l, ids); l.pod == nil {
+		r.drop(l.uid)
+	}
+}
+
+// drop takes away what is only the rest of a pod.
+func (r *Runtime) drop(uid types.UID) {
+	if err := r.discard(r.life, uid); err != nil {
+		r.log.Warn("what is left of a pod could not be removed", "pod", uid, "error", err)
+	}
+	r.sweep()
+}
+
+func unknownPod(uid types.UID) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+}
+
+// sort says which pod it is and which runs of its containers there are, in their order.
+func (r *Runtime) sort(l *left, ids []runtime.ID) {
 	if l.pod, l.lost = r.recover(l.uid, ids); l.pod == nil {
-		if err := r.discard(r.life, l.uid); err != nil {
-			r.log.Warn("what is left of a pod could not be removed", "pod", l.uid, "error", err)
-		}
-		r.sweep()
 		return
 	}
 	slices.SortFunc(ids, func(a, b runtime.ID) int {
@@ -122,12 +147,12 @@ func (r *Runtime) look(l *left) {
 }
 
 func (r *Runtime) takeOver(f *found) {
-	f.Container, f.watch, f.there = r.adopt(f.ID)
+	f.Container, f.watch, f.there = r.adopt(r.life, f.ID)
 }
 
 // awaitAttempts is attempts, again and again until it is known or ctx ends.
 func (r *Runtime) awaitAttempts(ctx context.Context, pod types.UID) ([]runtime.ID, error) {
-	for pause := 5 * time.Millisecond; ; pause *= 2 {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		ids, err := r.attempts(pod)
 		if err == nil {
 			return ids, nil
@@ -140,72 +165,42 @@ func (r *Runtime) awaitAttempts(ctx context.Context, pod types.UID) ([]runtime.I
 	}
 }
 
-// endUnseen ends what runs of a pod that could not be looked at when the runtime was opened: nobody was told of it, so nobody else does. It fails
-// until all of it has ended.
-func (r *Runtime) endUnseen(uid types.UID) error {
-	r.unseenMu.Lock() // nobody adopts what another does
-	defer r.unseenMu.Unlock()
-	r.mu.Lock()
-	since, unseen := r.unseen[uid]
-	r.mu.Unlock()
-	if !unseen {
-		return nil
-	}
-	ids, err := r.attempts(uid)
+// see finds out, as soon as it can, what there is of a pod that could not be looked at when the runtime was opened, and takes it over.
+func (r *Runtime) see(l *left) {
+	ids, err := r.awaitAttempts(r.life, l.uid)
 	if err != nil {
-		return err
+		return // the agent ends
 	}
-	var alive []runtime.ID
-	for _, id := range ids {
+	if r.sort(l, ids); l.pod == nil {
+		r.drop(l.uid)
+		l.pod, l.lost = unknownPod(l.uid), true
+	}
+	var calls []func()
+	for i := range l.containers {
+		calls = append(calls, func() { r.takeOver(&l.containers[i]) })
+	}
+	severalAtOnce(calls)
+	rp, watches := l.told()
+	if r.life.Err() == nil { // else it may not be all that there is
+		r.log.Info("a pod's containers can be looked at now", "pod", l.uid, "containers", len(rp.Containers))
 		r.mu.Lock()
-		w := r.running[id]
+		delete(r.unseen, l.uid)
 		r.mu.Unlock()
-		if w == nil {
-			_, watch, _ := r.adopt(id)
-			if watch == nil {
-				continue // it has ended
-			}
-			r.mu.Lock()
-			w = r.running[id]
-			w.quiet = true
-			r.mu.Unlock()
-			watch()
-		}
-		if w.quiet {
-			alive = append(alive, id)
-		}
+		r.notify(runtime.Event{ID: runtime.ID{Pod: l.uid}, Found: &rp})
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(alive) == 0 || r.closed {
-		delete(r.unseen, uid)
-		return nil
+	for _, watch := range watches {
+		watch()
 	}
-	signal := runtime.Terminate
-	switch {
-	case since.IsZero():
-		r.unseen[uid] = time.Now()
-	case time.Since(since) > r.graceOf(uid):
-		signal = runtime.Kill
-	default:
-		alive = nil // they have been told
-	}
-	for _, id := range alive {
-		r.watch.Go(func() {
-			if err := r.Signal(r.life, id, signal); err != nil && r.life.Err() == nil {
-				r.log.Warn("a container that could not be looked at before could not be ended", "container", id.String(), "error", err)
-			}
-		})
-	}
-	return errors.New("containers of the pod that could not be looked at before still run")
 }
 
-// graceOf is how long the containers of a pod have to end by themselves.
-func (r *Runtime) graceOf(uid types.UID) time.Duration {
-	if pod, err := record.Read(r.podDir(uid), uid); err == nil && pod.Spec.TerminationGracePeriodSeconds != nil {
-		return time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+// seen fails for a pod of which it is not known yet what runs: nothing of it is started beside that, or taken away below it.
+func (r *Runtime) seen(pod types.UID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unseen[pod] {
+		return errors.New("what runs of the pod from before cannot be looked at yet")
 	}
-	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+	return nil
 }
 
 // severalAtOnce calls all of them, only so many at a time.

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/process/shim"
@@ -24,8 +27,11 @@ func unreadable(t *testing.T, path string) (mend func()) {
 	return func() {
 		t.Helper()
 		err := os.Rename(path+".aside", path)
-		if errors.Is(err, syscall.ENOTDIR) { // no directory takes the place of a link
-			err = errors.Join(os.Remove(path), os.Rename(path+".aside", path))
+		if errors.Is(err, syscall.ENOTDIR) { // no directory takes the place of a link; nor is it ever missing
+			err = unix.Renameat2(unix.AT_FDCWD, path+".aside", unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+			if rerr := os.Remove(path + ".aside"); !os.IsNotExist(rerr) { // all of it may be gone already
+				err = errors.Join(err, rerr)
+			}
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -50,14 +56,59 @@ func TestEndThatCannotBeReadYet(t *testing.T) {
 	if len(h.found) != 1 || len(h.found[0].Containers) != 1 || h.found[0].Containers[0].Exit != nil {
 		t.Fatalf("found %+v", h.found)
 	}
-	late, cancel := context.WithCancel(t.Context())
-	cancel()
-	if x := h.rt.awaitExit(late, id, shim.State{}); x.Reason != runtime.ReasonStatusUnknown {
-		t.Errorf("when nobody waits any more it is %+v", x)
-	}
 	mend()
 	if x := h.exit(); x.Code != 3 || x.Reason != runtime.ReasonError {
 		t.Errorf("exit is %+v", x)
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// An end that was told as one that nobody knows, since it could not be read for too long, stays that, whoever can read it later. It is not told before
+// that is written down.
+func TestEndThatWasToldStays(t *testing.T) {
+	said := make(lines, 100)
+	h := open(t, Options{Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Error, Output: said})})
+	id := h.start(pod("p", shell("exit 3")), 0)
+	h.exit()
+	dir := h.rt.dir(id)
+	mend := unreadable(t, filepath.Join(dir, shim.ExitFile))
+	blocked := filepath.Join(dir, shim.ToldFile+".tmp")
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	told := make(chan *runtime.Exit, 1)
+	go func() { told <- h.rt.awaitExit(late, id, shim.State{}) }()
+	select {
+	case x := <-told:
+		t.Fatalf("it is told without being written down: %+v", x)
+	case line := <-said:
+		if !strings.Contains(line, "neither be read") {
+			t.Errorf("the log says %q", line)
+		}
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	first := <-told
+	if first.Code != 137 || first.Reason != runtime.ReasonStatusUnknown {
+		t.Errorf("when nobody waits any more it is %+v", first)
+	}
+	mend()
+	h = h.reopen()
+	if len(h.found) != 1 || len(h.found[0].Containers) != 1 {
+		t.Fatalf("found %+v", h.found)
+	}
+	if x := h.found[0].Containers[0].Exit; x == nil || x.Code != first.Code || x.Reason != first.Reason || !x.FinishedAt.Equal(first.FinishedAt) {
+		t.Errorf("it was told as %+v, and is told as %+v", first, x)
 	}
 }
 
@@ -162,34 +213,136 @@ func TestSilentShimsSideBySide(t *testing.T) {
 	}
 }
 
-// A pod whose directory cannot be listed at the start goes when it can be, with what runs of it.
+// foundOf is what is told of a pod that could not be looked at before.
+func (h *harness) foundOf() *runtime.Pod {
+	h.t.Helper()
+	select {
+	case ev := <-h.events:
+		if ev.Found == nil || ev.Pod != ev.Found.Pod.UID || ev.Container != "" || ev.Found.Unseen {
+			h.t.Fatalf("told is %+v", ev)
+		}
+		return ev.Found
+	case <-time.After(20 * time.Second):
+		h.t.Fatal("it is not told what was found")
+	}
+	return nil
+}
+
+// A pod whose directory cannot be listed at the start is taken over when it can be, by whichever agent: until then nothing of it is started, and it is
+// not removed.
 func TestPodThatCannotBeListed(t *testing.T) {
 	h := open(t, Options{})
 	p := pod("p", shell("exec sleep 1000"))
 	id := h.start(p, 0)
 	h.rt.Close()
 	mend := unreadable(t, filepath.Join(h.rt.podDir(p.UID), containersDir))
-	h = h.reopen()
-	if len(h.found) != 1 || h.found[0].Pod.UID != p.UID || !h.found[0].Lost || len(h.found[0].Containers) != 0 {
-		t.Fatalf("found %+v", h.found)
+	for range 2 {
+		h = h.reopen()
+		if len(h.found) != 1 || h.found[0].Pod.UID != p.UID || !h.found[0].Unseen || !h.found[0].Lost || len(h.found[0].Containers) != 0 {
+			t.Fatalf("found %+v", h.found)
+		}
 	}
-	if err := h.rt.Remove(t.Context(), p.UID); !errors.Is(err, syscall.ELOOP) {
-		t.Errorf("it is removed: %v", err)
+	if err := h.rt.Remove(t.Context(), p.UID); err == nil {
+		t.Error("it is removed")
 	}
-	mend()
 	if err := h.rt.Start(t.Context(), h.spec(p, 1)); err == nil {
 		t.Error("it is started beside itself")
 	}
-	eventually(t, "it is removed", func() bool { return h.rt.Remove(t.Context(), p.UID) == nil })
-	if held, err := locked(h.rt.dir(id)); held || err != nil {
-		t.Errorf("its shim lives: %v", err)
+	mend()
+	f := h.foundOf()
+	if f.Lost || f.Pod.Name != p.Name || len(f.Containers) != 1 || f.Containers[0].ID != id || f.Containers[0].Exit != nil {
+		t.Fatalf("found %+v", f)
 	}
-	select {
-	case ev := <-h.events:
-		t.Errorf("what nobody was told of is told: %+v", ev)
-	default:
+	if held, err := locked(h.rt.dir(id)); !held || err != nil {
+		t.Errorf("its shim has ended: %v", err)
+	}
+	if err := h.rt.Signal(t.Context(), id, runtime.Terminate); err != nil {
+		t.Error(err)
+	}
+	if x := h.exit(); x.Code != 143 {
+		t.Errorf("exit is %+v", x)
+	}
+	if err := h.rt.Remove(t.Context(), p.UID); err != nil {
+		t.Error(err)
 	}
 	h.emptyRoot()
+}
+
+// What turns out to be only the rest of a pod is told as nothing, and goes.
+func TestRestThatCannotBeListed(t *testing.T) {
+	h := open(t, Options{})
+	dir := filepath.Join(h.rt.podDir("uid-p"), containersDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mend := unreadable(t, dir)
+	h = h.reopen()
+	if len(h.found) != 1 || !h.found[0].Unseen {
+		t.Fatalf("found %+v", h.found)
+	}
+	mend()
+	if f := h.foundOf(); !f.Lost || f.Pod.UID != "uid-p" || len(f.Containers) != 0 {
+		t.Errorf("found %+v", f)
+	}
+	h.emptyRoot()
+}
+
+// While somebody finds out what has become of a pod's containers, others are started and removed; and whoever waits for that waits no longer than he
+// may.
+func TestOnePodHoldsUpNoOther(t *testing.T) {
+	h := open(t, Options{})
+	begin := func(p *corev1.Pod) runtime.ID {
+		id := h.spec(p, 0).ID
+		if err := os.MkdirAll(h.rt.dir(id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(h.rt.dir(id), shim.StateFile), []byte(`{"PID":1}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	a, b := pod("a", shell("true")), pod("b", shell("true"))
+	id := begin(a)
+	begin(b)
+	over, err := turn(t.Context(), h.rt, h.rt.adopting, a.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.rt.Start(t.Context(), h.spec(b, 0)); err != nil {
+		t.Error(err)
+	}
+	<-h.events // that it has begun
+	if x := h.exit(); x.Reason != runtime.ReasonStatusUnknown {
+		t.Errorf("exit is %+v", x)
+	}
+	if err := h.rt.Remove(t.Context(), b.UID); err != nil {
+		t.Error(err)
+	}
+	short, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 1)
+	go func() { waits <- h.rt.Start(short, h.spec(a, 0)) }()
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Errorf("it waits for %v", err)
+	}
+	over()
+	// Nor is a shim that does not answer given up, and killed, because nobody waits any more.
+	lock, err := os.Create(filepath.Join(h.rt.dir(id), shim.LockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.rt.Start(short, h.spec(a, 0)); err == nil {
+		t.Error("it is taken over, and nobody waits for that")
+	}
+	if _, err := h.rt.find(id); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("it is taken over: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A cgroup that cannot be removed is removed by the next agent.

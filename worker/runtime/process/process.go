@@ -100,9 +100,9 @@ type Runtime struct {
 	again    bool // and looks again, since more came
 	// deleting are names below Root that somebody deletes; each is closed when that is over.
 	deleting map[string]chan struct{}
-	// unseen are pods from before of which it could not be seen what runs, and when that was told to end, if it was.
-	unseen   map[types.UID]time.Time
-	unseenMu sync.Mutex // held by who takes over a container later than Open
+	// adopting are pods of which somebody takes over a container later than Open; each is closed when that is over.
+	adopting map[types.UID]chan struct{}
+	unseen   map[types.UID]bool // pods from before of which it is not known yet what runs
 	watch    sync.WaitGroup
 }
 
@@ -136,7 +136,7 @@ func New(opts Options) (*Runtime, error) {
 	}
 	opts.Root, opts.Hide = hide[0], hide
 	r := &Runtime{opts: opts, log: opts.Logger, running: map[runtime.ID]*watched{}, deleting: map[string]chan struct{}{},
-		unseen: map[types.UID]time.Time{}}
+		adopting: map[types.UID]chan struct{}{}, unseen: map[types.UID]bool{}}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.shim = "/proc/self/exe" // this very binary, even when its file has been replaced
 	if opts.ShimDir != "" {

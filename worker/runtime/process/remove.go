@@ -24,7 +24,7 @@ const asidePrefix = ".removed-"
 
 // Remove implements runtime.Runtime.
 func (r *Runtime) Remove(ctx context.Context, pod types.UID) error {
-	if err := r.endUnseen(pod); err != nil {
+	if err := r.seen(pod); err != nil {
 		return fmt.Errorf("removing pod %s: %w", pod, err)
 	}
 	r.mu.Lock()
@@ -177,12 +177,22 @@ func (r *Runtime) removeAside(ctx context.Context, prefix string) error {
 
 // deleteAside deletes what has a name below Root, when nobody else does any more: where two delete the same, one takes for moved what the other has deleted.
 func (r *Runtime) deleteAside(ctx context.Context, name string) error {
+	over, err := turn(ctx, r, r.deleting, name)
+	if err != nil {
+		return fmt.Errorf("waiting for who removes %s: %w", name, err)
+	}
+	defer over()
+	return mounts.RemoveAll(ctx, filepath.Join(r.opts.Root, name))
+}
+
+// turn waits until nobody else has what the name in among stands for. Whoever has it calls over in the end.
+func turn[K comparable](ctx context.Context, r *Runtime, among map[K]chan struct{}, name K) (over func(), err error) {
 	mine := make(chan struct{})
 	for {
 		r.mu.Lock()
-		other := r.deleting[name]
+		other := among[name]
 		if other == nil {
-			r.deleting[name] = mine
+			among[name] = mine
 		}
 		r.mu.Unlock()
 		if other == nil {
@@ -191,16 +201,15 @@ func (r *Runtime) deleteAside(ctx context.Context, name string) error {
 		select {
 		case <-other:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for who removes %s: %w", name, context.Cause(ctx))
+			return nil, context.Cause(ctx)
 		}
 	}
-	defer func() {
+	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.deleting, name)
+		delete(among, name)
 		close(mine)
-	}()
-	return mounts.RemoveAll(ctx, filepath.Join(r.opts.Root, name))
+	}, nil
 }
 
 // sweep deletes all that was put aside, one after another and while others go on.

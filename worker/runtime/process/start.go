@@ -33,11 +33,11 @@ const (
 
 // Start implements runtime.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
-	if _, mark := begun(r.dir(spec.ID)); mark {
-		return r.resume(spec.ID)
-	}
-	if err := r.endUnseen(spec.ID.Pod); err != nil {
+	if err := r.seen(spec.ID.Pod); err != nil {
 		return fmt.Errorf("preparing container %s: %w", spec.ID, err)
+	}
+	if _, mark := begun(r.dir(spec.ID)); mark {
+		return r.resume(ctx, spec.ID)
 	}
 	command := slices.Concat(spec.Command, spec.Args)
 	if len(command) == 0 {
@@ -75,13 +75,16 @@ func (r *Runtime) Start(ctx context.Context, spec runtime.Spec) error {
 }
 
 // resume takes over a run that was made already, and of which nothing was seen when this runtime was opened: it is not made again.
-func (r *Runtime) resume(id runtime.ID) error {
-	r.unseenMu.Lock() // nobody adopts what another does
-	defer r.unseenMu.Unlock()
+func (r *Runtime) resume(ctx context.Context, id runtime.ID) error {
+	over, err := turn(ctx, r, r.adopting, id.Pod) // nobody adopts what another does
+	if err != nil {
+		return fmt.Errorf("container %s: waiting for who looks at its pod: %w", id, err)
+	}
+	defer over()
 	if _, err := r.find(id); err == nil {
 		return fmt.Errorf("container %s runs already", id)
 	}
-	c, watch, ok := r.adopt(id)
+	c, watch, ok := r.adopt(ctx, id)
 	if !ok {
 		return fmt.Errorf("container %s: what has become of it is not known", id)
 	}

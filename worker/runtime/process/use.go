@@ -17,10 +17,10 @@ import (
 
 var _ runtime.Meter = (*Runtime)(nil)
 
-// Use implements runtime.Meter, by the containers' cgroups: without them nothing is known.
+// Use implements runtime.Meter, by the containers' cgroups.
 func (r *Runtime) Use(ctx context.Context) ([]runtime.ContainerUse, error) {
 	if r.cgroups == nil {
-		return nil, nil
+		return nil, runtime.ErrUnmeasured
 	}
 	r.mu.Lock()
 	started := make(map[runtime.ID]time.Time, len(r.running))

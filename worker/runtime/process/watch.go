@@ -24,13 +24,11 @@ import (
 // shimPatience is how long a shim has to say what it runs, or to end, when it is found.
 const shimPatience = 5 * time.Second
 
-// exitPatience is how long an end that is written down, and cannot be read, is read again.
+// exitPatience is how long an end that is written down, and cannot be read, is read again before it is told as one that nobody knows.
 const exitPatience = time.Minute
 
 // watched is a running container.
 type watched struct {
-	quiet bool // nobody who could be told of its end knows of it
-
 	end   io.ReadCloser // comes to its end when the shim does, or before: a pipe to an own one, else a connection
 	state shim.State
 	shim  *exec.Cmd // nil when an earlier agent started it: it is not this process's child
@@ -119,15 +117,13 @@ func (r *Runtime) follow(c runtime.Container, w *watched) {
 	}
 	patience, cancel := context.WithTimeout(r.life, exitPatience)
 	defer cancel()
-	if c.Exit = r.awaitExit(patience, c.ID, w.state); r.life.Err() != nil {
+	if c.Exit = r.awaitExit(patience, c.ID, w.state); c.Exit == nil {
 		return
 	}
 	r.mu.Lock()
 	delete(r.running, c.ID)
 	r.mu.Unlock()
-	if !w.quiet {
-		r.notify(c)
-	}
+	r.notify(c)
 }
 
 // awaitUnlocked waits for the end of a shim that is not this process's child: its connection ends a moment before it, and one that could not be
@@ -166,9 +162,10 @@ func (r *Runtime) endLeft(ctx context.Context, id runtime.ID, state shim.State) 
 	return r.cgroups.end(ctx, id)
 }
 
-// awaitExit is exit, again and again while the end that is written down cannot be read. When ctx ends it is not known.
-func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State) *runtime.Exit {
-	told := false
+// awaitExit is exit, again and again while the end that is written down cannot be read. When patience ends it is not known, and that is written down
+// beside: whatever can be read later, this end has no other. Until either can be done it goes on; nil: the agent ends before that.
+func (r *Runtime) awaitExit(patience context.Context, id runtime.ID, state shim.State) *runtime.Exit {
+	told, unwritten, late := false, false, patience.Done()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		x, err := r.exit(id, state)
 		if err == nil {
@@ -178,10 +175,23 @@ func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State
 			r.log.Warn("how a container has ended cannot be read; it is tried again", "container", id.String(), "error", err)
 			told = true
 		}
+		if late == nil && r.life.Err() == nil {
+			e := unknown(state)
+			err := shim.WriteTold(r.dir(id), e)
+			if err == nil {
+				return r.exitOf(id, e)
+			}
+			if !unwritten {
+				r.log.Error("how a container has ended can neither be read nor be told for good", "container", id.String(), "error", err)
+				unwritten = true
+			}
+		}
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
-			return r.exitOf(id, unknown(state)) // and the next agent may read it
+		case <-late:
+			late = nil
+		case <-r.life.Done():
+			return nil
 		}
 	}
 }
@@ -191,7 +201,10 @@ func (r *Runtime) awaitExit(ctx context.Context, id runtime.ID, state shim.State
 func (r *Runtime) exit(id runtime.ID, state shim.State) (*runtime.Exit, error) {
 	dir := r.dir(id)
 	var e shim.Exit
-	err := readJSON(filepath.Join(dir, shim.ExitFile), &e)
+	err := readJSON(filepath.Join(dir, shim.ToldFile), &e)
+	if os.IsNotExist(err) {
+		err = readJSON(filepath.Join(dir, shim.ExitFile), &e)
+	}
 	var unread *fs.PathError
 	switch {
 	case err == nil:
@@ -304,17 +317,21 @@ func readJSON(path string, v any) error {
 }
 
 // adopt finds out what became of a container that an earlier agent started; watch is what to do to go on with it. What may have run is found, whatever
-// is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen.
-func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bool) {
+// is wrong with it: it counts as running until it is known that it has ended. !ok: it has not come to run, as far as can be seen, or ctx ended before
+// that was.
+func (r *Runtime) adopt(ctx context.Context, id runtime.ID) (c runtime.Container, watch func(), ok bool) {
 	dir := r.dir(id)
 	alive, err := locked(dir)
 	state, mark := begun(dir)
-	for deadline := time.Now().Add(shimPatience); alive && state.PID == 0 && time.Now().Before(deadline); state, mark = begun(dir) {
+	for deadline := time.Now().Add(shimPatience); alive && state.PID == 0 && time.Now().Before(deadline) && ctx.Err() == nil; state, mark = begun(dir) {
 		// The agent was killed while the shim was starting: it will say in a moment what runs.
 		time.Sleep(10 * time.Millisecond)
 		alive, err = locked(dir)
 	}
 	c = runtime.Container{ID: id, StartedAt: state.StartedAt}
+	if ctx.Err() != nil {
+		return c, nil, false
+	}
 	var config struct{ Image string }
 	if err := readJSON(filepath.Join(dir, shim.ConfigFile), &config); err == nil { // else it is not known
 		c.Image = config.Image
@@ -329,8 +346,11 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 			return c, r.goOn(c, w), true
 		}
 		// It is just ending, the lock goes last; or it is in no state to be talked to.
-		for deadline := time.Now().Add(shimPatience); alive && time.Now().Before(deadline); alive, err = locked(dir) {
+		for deadline := time.Now().Add(shimPatience); alive && time.Now().Before(deadline) && ctx.Err() == nil; alive, err = locked(dir) {
 			time.Sleep(10 * time.Millisecond)
+		}
+		if alive && ctx.Err() != nil {
+			return c, nil, false // it is given the time by who looks next
 		}
 		if alive {
 			r.log.Error("a container's shim does not answer; killing both", "container", id.String(), "error", cerr)
@@ -348,9 +368,9 @@ func (r *Runtime) adopt(id runtime.ID) (c runtime.Container, watch func(), ok bo
 		return c, r.goOn(c, silent), true
 	}
 	_, mark = begun(dir) // its shim may have taken it back since
-	ctx, cancel := context.WithTimeout(r.life, besideTimeout)
+	soon, cancel := context.WithTimeout(r.life, besideTimeout)
 	defer cancel()
-	err = r.endLeft(ctx, id, state)
+	err = r.endLeft(soon, id, state)
 	switch {
 	case err != nil && !mark:
 		r.log.Error("processes may be left of a container that did not come to run", "container", id.String(), "error", err)

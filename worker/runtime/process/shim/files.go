@@ -19,12 +19,17 @@ func writeJSON(dir *os.Root, name string, v any) error {
 }
 
 // WriteExit writes down how the container in a directory ended, in place of a shim that is gone.
-func WriteExit(dir string, e Exit) error {
+func WriteExit(dir string, e Exit) error { return writeEnd(dir, ExitFile, e) }
+
+// WriteTold writes down what is told of an end that is written down and cannot be read.
+func WriteTold(dir string, e Exit) error { return writeEnd(dir, ToldFile, e) }
+
+func writeEnd(dir, name string, e Exit) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeJSON(root, ExitFile, e), root.Close())
+	return errors.Join(writeJSON(root, name, e), root.Close())
 }
 
 // reservedBytes is more than a State or an Exit takes.

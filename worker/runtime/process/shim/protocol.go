@@ -22,6 +22,7 @@ const (
 	ConfigFile      = "config.json" // Config, by the agent, before the shim starts
 	StateFile       = "state.json"  // State, by the shim, before the command runs; it goes again where there is none to run
 	ExitFile        = "exit.json"   // Exit, by the shim, when all has ended; by the agent, where the shim did not come to it
+	ToldFile        = "told.json"   // Exit, by the agent: what it has told of an end that it could not read
 	LogFile         = "log"         // the newest output; older: log.1, log.2 …
 	TerminationFile = "termination" // what the container leaves as its last message
 	SocketFile      = "control"
