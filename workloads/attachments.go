@@ -25,7 +25,6 @@ import (
 	"k8s.io/kubernetes/pkg/volume/csimigration"
 
 	"github.com/berth-dev/berth/fsm"
-	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/informers"
 	"github.com/berth-dev/berth/model"
 )
@@ -95,10 +94,6 @@ func (a *attachments) run(ctx context.Context) {
 
 // keep runs upstream's controller until ctx ends, or it cannot go on with what it knows.
 func (a *attachments) keep(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var running guard.Group
-	defer running.Wait()
-	defer cancel()
 	made, f := newFactoryOf(a.state, []kindRows{
 		{&corev1.Pod{}, pods()},
 		{&corev1.Node{}, nodes()},
@@ -110,18 +105,15 @@ func (a *attachments) keep(ctx context.Context) error {
 	})
 	core, storage := made.Core().V1(), made.Storage().V1()
 	f.Begins(informers.WithClaims())
-	upstream, err := attachdetach.NewAttachDetachController(ctx, a.client, podsWithClaims{core.Pods()}, core.Nodes(), core.PersistentVolumeClaims(),
-		core.PersistentVolumes(), storage.CSINodes(), storage.CSIDrivers(), storage.VolumeAttachments(), csi.ProbeVolumePlugins(), nil,
-		false, attachmentSync, false, attachdetach.DefaultTimerConfig)
-	if err != nil {
-		return err
-	}
-	at := f.Begin()
-	running.Go(func() {
-		defer cancel() // it ends by itself only if it panicked
-		upstream.Run(ctx)
+	return follow(ctx, f, func(ctx context.Context) ([]begun, error) {
+		upstream, err := attachdetach.NewAttachDetachController(ctx, a.client, podsWithClaims{core.Pods()}, core.Nodes(), core.PersistentVolumeClaims(),
+			core.PersistentVolumes(), storage.CSINodes(), storage.CSIDrivers(), storage.VolumeAttachments(), csi.ProbeVolumePlugins(), nil,
+			false, attachmentSync, false, attachdetach.DefaultTimerConfig)
+		if err != nil {
+			return nil, err
+		}
+		return []begun{upstream.Run}, nil
 	})
-	return f.Follow(ctx, at)
 }
 
 // withoutFigures takes the place of upstream's collector of figures, which a process registers once: it would keep what the first of its

@@ -42,12 +42,18 @@ type Options struct {
 //
 // config is how a controller is a client of the API.
 func Run(ctx context.Context, state State, config func(controller string) *rest.Config, o Options) error {
+	made, f := newFactory(state, o.Open)
+	return follow(ctx, f, func(ctx context.Context) ([]begun, error) { return construct(ctx, state, config, made, f, o) })
+}
+
+// follow makes controllers, whose handlers f tells, and runs them until ctx ends, one of them panics or f cannot go on. It returns when all
+// of them have ended.
+func follow(ctx context.Context, f *informers.Feed, construct func(ctx context.Context) ([]begun, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running guard.Group
 	defer running.Wait()
 	defer cancel()
-	made, f := newFactory(state, o.Open)
-	controllers, err := construct(ctx, state, config, made, f, o)
+	controllers, err := construct(ctx)
 	if err != nil {
 		return err
 	}
