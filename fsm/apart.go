@@ -78,7 +78,7 @@ func (tx *Tx) wakeByChanges() {
 
 func (tx *Tx) wakeByRows() {
 	w := &wakes{tx: tx}
-	w.ByLabel = tx.view.Version() >= SinceLabelsLookedAt
+	w.ByLabel, w.Drivers = tx.view.Version() >= SinceLabelsLookedAt, tx.view.Version() >= SinceDevices
 	for ; tx.walked < len(tx.Changes()); tx.walked++ {
 		w.row(&tx.Changes()[tx.walked])
 	}

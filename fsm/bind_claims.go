@@ -15,19 +15,28 @@ import (
 // that they have there, in the entry that binds the pod: no volume is ever promised to two.
 // A directory of a node needs no more than an object here; its worker makes it when it is
 // first mounted. A volume that somebody else makes is asked for, and the pod is not
-// bound until it is there: then it says why.
+// bound until it is there: then it says why. Of its claims of devices it is noted that it uses them.
 func (tx *Tx) bindClaims(pod *corev1.Pod, node *corev1.Node, class *model.Class) (why string) {
 	v := tx.view
 	if v.Version() < SinceVolumes {
 		return ""
 	}
-	names := model.Claims(pod)
-	if len(names) == 0 {
+	names, devices := model.Claims(pod), v.deviceClaims(pod)
+	if len(names)+len(devices) == 0 {
 		return ""
 	}
 	if reasons := class.VolumeReasons(node); len(reasons) > 0 {
 		return explain(node.Name, reasons)
 	}
+	if why := tx.bindVolumes(pod, names, node, class); why != "" {
+		return why
+	}
+	tx.useDevices(pod, devices)
+	return ""
+}
+
+func (tx *Tx) bindVolumes(pod *corev1.Pod, names []string, node *corev1.Node, class *model.Class) (why string) {
+	v := tx.view
 	waiting := v.claimsOf(pod, names, new(model.VolumesBuilder))
 	chosen := class.ChooseVolumes(node)
 	if len(chosen) != len(waiting) {

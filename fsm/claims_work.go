@@ -168,7 +168,13 @@ func (v *View) tooMany(b *model.VolumesBuilder) string {
 // billClaims charges what it takes to find out what a pod's claims ask, a list once in an
 // entry.
 func (v *live) billClaims(pod *corev1.Pod) {
-	if v.bill == nil || len(pod.Spec.Volumes) == 0 || v.Version() < SinceClaimsCounted {
+	if v.bill == nil || v.Version() < SinceClaimsCounted {
+		return
+	}
+	if v.Version() >= SinceDevices {
+		v.billUnits(min(len(pod.Spec.ResourceClaims), MaxDeviceClaims) * costClaim)
+	}
+	if len(pod.Spec.Volumes) == 0 {
 		return
 	}
 	if v.bill.lists == nil {

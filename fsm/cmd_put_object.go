@@ -16,7 +16,7 @@ import (
 // what a quota does not allow; 400 for an unknown kind or unreadable bytes; 404 or 403 for a
 // namespace, or the definition of a custom kind, that is missing or on its way out; 409 if an object to be created
 // exists, or for a stale revision, for a service
-// that is to have the address or the port of another, or an address of no range, and for a definition that is to go before its objects; 404 if one to be
+// that is to have the address or the port of another, or an address of no range, for a claim of devices that another has, and for a definition that is to go before its objects; 404 if one to be
 // replaced does not exist.
 type PutObject struct {
 	Resource string `msgpack:"resource"`
@@ -138,6 +138,9 @@ func (c *PutObject) check(tx *Tx, kind ObjectKind, value codec.Object, old *Obje
 		return r, false
 	}
 	if r, ok := v.checkObjectQuotas(&Object{Resource: c.Resource, Value: value}, old); !ok {
+		return r, false
+	}
+	if r, ok := v.checkDevices(value, before); !ok {
 		return r, false
 	}
 	if r, ok := v.checkGiven(value, before); !ok {

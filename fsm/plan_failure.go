@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +69,9 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string) {
 	case j.missed(tx, group), nominated && tx.missedAtOwn(n, j.decidedAt):
 		state = berthv1.QueueBackoff
 	}
-	tx.recordAttempt(e, d.Diagnosis, d.Error, state)
+	tx.recordAttempt(e, queue.Attempt{
+		Diagnosis: d.Diagnosis, Failed: d.Error, State: state, Made: !d.Error && rules.class.AwaitsDevices(),
+	})
 	reason := corev1.PodReasonUnschedulable
 	if d.Error {
 		reason = corev1.PodReasonSchedulerError
@@ -126,8 +129,8 @@ func (v *live) joined(e *QueueEntry, pod *corev1.Pod) (*QueueEntry, queue.Group)
 	if v.Version() >= SinceVolumes {
 		next.Claims = v.waitsFor(model.Claims(pod))
 	}
-	if devices := v.devicesClaimed(pod); devices != "" { // it does not wait together with those that claim none
-		next.Claims = append(next.Claims, "devices:"+devices) // which is no name of a claim
+	if waits := v.deviceWaits(pod); len(waits) > 0 { // it does not wait together with those that claim none
+		next.Claims = slices.Concat(next.Claims, waits)
 	}
 	if v.usage.KeepAway() {
 		v.billUnits(v.guardCost())
@@ -148,12 +151,16 @@ func (v *View) waitsFor(claims []string) []string {
 	}
 	out := make([]string, len(claims))
 	for i, name := range claims {
-		out[i] = name
-		if strings.ContainsFunc(name, func(c rune) bool { return c != '-' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') }) {
-			out[i] = strconv.Quote(name)
-		}
+		out[i] = quotedName(name)
 	}
 	return out
+}
+
+func quotedName(name string) string {
+	if strings.ContainsFunc(name, func(c rune) bool { return c != '-' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') }) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 func (j *failureJudge) missed(tx *Tx, g queue.Group) bool {
@@ -168,12 +175,11 @@ func (j *failureJudge) missed(tx *Tx, g queue.Group) bool {
 	return h
 }
 
-// recordAttempt stores the outcome of an attempt in the queue (QU5).
-func (tx *Tx) recordAttempt(e *QueueEntry, diagnosis *Diagnosis, failed bool, state berthv1.QueueState) {
+// recordAttempt stores the outcome of an attempt of now in the queue (QU5).
+func (tx *Tx) recordAttempt(e *QueueEntry, a queue.Attempt) {
 	v := tx.view
-	put(tx, v.Queue, e.Key(), e.Attempted(queue.Attempt{
-		Revision: v.Revision() + 1, UnixNano: v.TimeUnixNano(), Failed: failed, Diagnosis: diagnosis, State: state,
-	}, &v.SchedulerConfig().Spec))
+	a.Revision, a.UnixNano = v.Revision()+1, v.TimeUnixNano()
+	put(tx, v.Queue, e.Key(), e.Attempted(a, &v.SchedulerConfig().Spec))
 }
 
 // announce tells the pod's owner why it waits (QU10), and to which node it was

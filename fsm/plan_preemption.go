@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/queue"
 )
 
 // applyPreemption nominates a pod and evicts its victims, and returns how many
@@ -163,7 +164,7 @@ func (tx *Tx) carryOutPreemption(
 	if older || tx.missedRoom(decidedAt, joined, group, d.Diagnosis) { // QU8: an event in flight
 		state = berthv1.QueueBackoff
 	}
-	tx.recordAttempt(joined, diagnosis, false, state)
+	tx.recordAttempt(joined, queue.Attempt{Diagnosis: diagnosis, State: state})
 	tx.announce(d.Key, pod, corev1.PodReasonUnschedulable, d.Diagnosis, d.Node)
 	message := pod.Spec.SchedulerName + ": preempting to accommodate a higher priority pod"
 	for i, victim := range victims {

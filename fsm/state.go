@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-dev/berth/queue"
 	"github.com/berth-dev/berth/store"
 )
 
@@ -116,6 +117,9 @@ func (tx *Tx) goBy(version int) {
 		tx.view.beginRules(before)
 		if before < SinceItems && tx.view.countsItems() {
 			tx.flushQuotas()
+		}
+		if before < SinceDevices && version >= SinceDevices && tx.view.devices.waiting.Len() > 0 { // they wait under other names now
+			tx.sweep(&queue.Scope{Volumes: true})
 		}
 	})
 }

@@ -194,6 +194,7 @@ var objectTable = &tableDef[*Object]{
 		indexRoles(v, old, now)
 		indexDefinition(v, old, now)
 		indexVolumes(v, old, now)
+		indexDevices(v, old, now)
 	},
 }
 

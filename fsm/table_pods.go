@@ -39,6 +39,7 @@ func indexPod(v *live, key string, old, now *corev1.Pod, hadOld, hasNow bool) {
 	v.owners.PutPod(key, old, now)
 	v.indexPodUse(old, now)
 	indexClaims(v, old, now)
+	indexDevicePod(v, key, old, now)
 }
 
 // portWork is the work of a change of the host ports that are used of nodes: the more a node has, the more is copied.

@@ -330,6 +330,8 @@ func (s *transcript) object(a words, _ string) []Command { // object configmaps 
 		o = s.quotaOf(a, meta)
 	case PersistentVolumes, VolumeClaims, StorageClasses:
 		o = s.volumeObject(a, resource)
+	case ResourceClaims:
+		o = s.deviceClaim(a, meta)
 	case "runtimeclasses": // overhead=CPU selector=k:v,… tolerate=key:effect,…
 		o = s.runtimeClass(a[1:])
 	default:

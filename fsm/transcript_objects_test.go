@@ -53,6 +53,9 @@ func (a words) fillNode(n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: p[0], Value: p[1], Effect: corev1.TaintEffect(p[2])})
 		}
 	}
+	if a.has("kubelet") {
+		n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	}
 	for _, c := range a.list("conditions") { // conditions=TYPE:STATUS,…
 		t, status, _ := strings.Cut(c, ":")
 		setNodeCondition(n, corev1.NodeCondition{Type: corev1.NodeConditionType(t), Status: corev1.ConditionStatus(status), Reason: "Said"})
@@ -185,6 +188,7 @@ func (s *transcript) updatePod(a words, _ string) []Command {
 	if a.has("ungate") {
 		p.Spec.SchedulingGates = nil
 	}
+	a.namedClaims(p)
 	if v, ok := a.get("phase"); ok {
 		p.Status.Phase = corev1.PodPhase(v)
 	}
@@ -347,6 +351,8 @@ func (s *transcript) diagnosis(a words) *Diagnosis {
 		"near":     {Kind: model.PodAffinity},
 		"apart":    {Kind: model.PodAntiAffinity},
 		"kept-off": {Kind: model.ExistingAntiAffinity},
+		"devices":  {Kind: model.DevicesAwaited, Resource: "waiting for devices"},
+		"drivers":  {Kind: model.DeviceDrivers},
 	}
 	d := &Diagnosis{Nodes: int32(s.view().Nodes.Len())}
 	var texts []string

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,6 +183,10 @@ func describeObject(o *Object) string {
 		add("%s", describeVolume(value))
 	case *corev1.PersistentVolumeClaim:
 		add("%s", describeClaim(value))
+	case *resourcev1.ResourceClaim:
+		if text := describeDevices(value); text != "" {
+			add("%s", text)
+		}
 	}
 	if o.Value.GetDeletionTimestamp() != nil {
 		add("is being deleted")

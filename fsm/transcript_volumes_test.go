@@ -75,10 +75,14 @@ func (s *transcript) volumeObject(a words, resource string) codec.Object {
 	return v
 }
 
-// claims: claims=NAME,… of a pod, scratch=CLASS for an ephemeral volume, and devices=NAME,… of claims of devices.
+// claims: claims=NAME,… of a pod, scratch=CLASS for an ephemeral volume, devices=NAME,… of claims of devices, and
+// devices-made=NAME,… of those that are made of a template.
 func (a words) fillClaims(p *corev1.Pod) {
 	for _, name := range a.list("devices") {
 		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+	}
+	for _, name := range a.list("devices-made") {
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimTemplateName: &name})
 	}
 	for i, name := range a.list("claims") {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i), VolumeSource: corev1.VolumeSource{

@@ -27,6 +27,7 @@ type View struct {
 	quotas  quotas.Index
 	orders
 	volumes volumeOrders
+	devices deviceOrders
 
 	effective *effectiveClasses // shared by all views of the state
 }
@@ -54,6 +55,7 @@ func (v *View) fork() View {
 		quotas:    v.quotas.Fork(),
 		orders:    v.orders.fork(),
 		volumes:   v.volumes.fork(),
+		devices:   v.devices.fork(),
 		effective: v.effective,
 	}
 }

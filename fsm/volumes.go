@@ -190,14 +190,14 @@ func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 	if v.Version() < SinceVolumes {
 		return nil
 	}
-	claims, devices := model.Claims(pod), v.devicesClaimed(pod)
+	claims, devices := model.Claims(pod), v.devicesText(pod)
 	if len(claims) == 0 && devices == "" {
 		return nil
 	}
 	holders, crowded := v.holders(pod, claims)
 	key := volumesKey{pod: PodKey(pod.Namespace, strings.Join(claims, "/")), uid: string(pod.UID), devices: devices, held: heldText(holders), crowded: crowded}
 	return v.effective.volumes(v.volumes.at, key, func() *model.Volumes {
-		b := v.newVolumes(devices, holders)
+		b := v.newVolumes(pod, holders)
 		if why := v.tooDear(v.claimsWork(pod, claims), crowded); why != "" {
 			b.Refuse(why)
 			return b.Done()
@@ -206,16 +206,18 @@ func (v *View) volumesFor(pod *corev1.Pod) *model.Volumes {
 			v.want(b, c)
 		}
 		if why := v.tooMany(b); why != "" {
-			b = v.newVolumes(devices, holders)
+			b = v.newVolumes(pod, holders)
 			b.Refuse(why)
 		}
 		return b.Done()
 	})
 }
 
-func (v *View) newVolumes(devices string, holders []model.Holder) *model.VolumesBuilder {
+func (v *View) newVolumes(pod *corev1.Pod, holders []model.Holder) *model.VolumesBuilder {
 	b := &model.VolumesBuilder{CountsEach: v.Version() < SinceClaimsCounted}
-	if devices != "" {
+	if v.Version() >= SinceDevices {
+		v.askForDevices(b, pod)
+	} else if devices := v.devicesClaimed(pod); devices != "" {
 		b.Keep(model.DeviceClaims, devices)
 	}
 	for _, h := range holders {

@@ -66,6 +66,9 @@ func (w *wakes) pod(old, now *corev1.Pod) {
 	if old != nil && now != nil && spreadOwner(old) != spreadOwner(now) {
 		w.tx.ownerChanged(now)
 	}
+	if old != nil && now != nil {
+		w.tx.claimsNamed(old, now)
+	}
 	from, to := usage.NodeOf(old), usage.NodeOf(now)
 	if from == "" && to == "" {
 		return

@@ -44,6 +44,13 @@ func WithClaims() *Interest {
 	}}
 }
 
+// WithDevices is an interest in the pods that claim devices.
+func WithDevices() *Interest {
+	return &Interest{pods: func(pod *corev1.Pod) bool {
+		return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil
+	}}
+}
+
 // begin takes in what there is.
 func (i *Interest) begin(v *fsm.View) {
 	if i.keeps == nil {

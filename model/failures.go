@@ -35,6 +35,15 @@ const (
 	firstClaimBit = firstResourceBit + 2*maxResourcesOfClaims
 )
 
+// By the pod's claims of devices, for which a class does without two resources more.
+const (
+	_ Failures = 1 << (firstDeviceBit + iota)
+	failDrivers
+	_
+	failDevices
+	firstDeviceBit = firstResourceBit + 2*maxResourcesOfDevices
+)
+
 // ClaimsInUse is that of a node on which pods use claims that the class wants for itself.
 const ClaimsInUse = failClaimInUse
 
@@ -50,19 +59,23 @@ const (
 	resourceScalars // the first of Request.Scalars
 	maxResources    = (64 - firstResourceBit) / 2
 
-	maxResourcesOfClaims = maxResources - 4 // of a class with claims
+	maxResourcesOfClaims  = maxResources - 4         // of a class with claims
+	maxResourcesOfDevices = maxResourcesOfClaims - 2 // of one with claims of devices
 )
 
 // namedResources is how many resources have bits of their own.
 func (c *Class) namedResources() int {
-	if c.volumes != nil {
-		return maxResourcesOfClaims
+	switch {
+	case c.volumes == nil:
+		return maxResources
+	case c.volumes.devices:
+		return maxResourcesOfDevices
 	}
-	return maxResources
+	return maxResourcesOfClaims
 }
 
 func (c *Class) short(resource int, exceeds bool) Failures {
-	// A pod with more than 22 extended resources, or 18 and claims, gets the rest of them named after the last of these.
+	// A pod with more than 22 extended resources, or 18 and claims, or 16 and claims of devices, gets the rest of them named after the last of these.
 	bit := firstResourceBit + 2*min(resource, c.namedResources()-1)
 	if exceeds {
 		bit++
@@ -114,6 +127,10 @@ func (f Failures) Reasons(c *Class) []Reason {
 		add(failVolumeNode, VolumeNode)
 		add(failVolumeBind, VolumeBind)
 		add(failVolumeZone, VolumeZone)
+		if c.volumes.devices {
+			add(failDrivers, DeviceDrivers)
+			add(failDevices, DeviceNode)
+		}
 	}
 	add(failSpread, TopologySpread)
 	add(failSpreadMissing, TopologyMissing)

@@ -50,6 +50,11 @@ const (
 	VolumeBind
 	// DeviceClaims: the pod claims devices (resourceClaims), which nobody allocates here. Resource names the claims.
 	DeviceClaims
+	// DevicesAwaited: a claim of devices is not there yet, or has not been given any. Resource says which.
+	DevicesAwaited
+	// DeviceDrivers: the node runs no drivers of devices. DeviceNode: those of a claim cannot be used from it.
+	DeviceDrivers
+	DeviceNode
 )
 
 // Resolvable says whether removing pods from the node can make this filter pass (PR4).
@@ -86,7 +91,7 @@ func (k ReasonKind) String() string {
 		return "VolumeZone"
 	case ClaimMissing, ClaimNotMade, ClaimForeign, ClaimDeleted, ClaimLost, ClaimUnbound, ClaimRefused, VolumeMissing, VolumeNode, VolumeBind:
 		return "VolumeBinding"
-	case DeviceClaims:
+	case DeviceClaims, DevicesAwaited, DeviceDrivers, DeviceNode:
 		return "DynamicResources"
 	}
 	return "None"
@@ -157,6 +162,12 @@ func (r Reason) Text() string {
 		return "node(s) didn't find available persistent volumes to bind"
 	case DeviceClaims:
 		return fmt.Sprintf("pod claims devices (%s), which nobody allocates here", r.Resource)
+	case DevicesAwaited:
+		return r.Resource
+	case DeviceDrivers:
+		return "node(s) run no drivers of devices"
+	case DeviceNode:
+		return "resourceclaim not available on the node"
 	}
 	return "node(s) are available"
 }

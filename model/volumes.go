@@ -47,19 +47,6 @@ func Claims(pod *corev1.Pod) []string {
 	return slices.Compact(out)
 }
 
-// DevicesClaimed are the names by which a pod speaks of its claims of devices; "" for most pods.
-func DevicesClaimed(pod *corev1.Pod) string {
-	if len(pod.Spec.ResourceClaims) == 0 {
-		return ""
-	}
-	names := make([]string, len(pod.Spec.ResourceClaims))
-	for i := range pod.Spec.ResourceClaims {
-		names[i] = pod.Spec.ResourceClaims[i].Name
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
-}
-
 // ClaimClass is the name of the class that a claim asks for; "" is none.
 func ClaimClass(c *corev1.PersistentVolumeClaim) string {
 	if class, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
@@ -93,6 +80,10 @@ type Volumes struct {
 	bound  []reach      // of the volumes that its claims have
 	wants  []volumeWant // what claims have still to be given, smallest first
 	offers []*Offer     // what they choose from
+	// devices: the pod claims devices, which only nodes with drivers have. allocated says from where those can be used
+	// that its claims have been given.
+	devices   bool
+	allocated []*nodeSelector
 	// held: a claim that one pod at a time may use is used on these nodes, or on none that is known (""), by these
 	// pods.
 	held []Holder
@@ -127,7 +118,7 @@ type volumeWant struct {
 	on       *nodeSelector
 }
 
-// VolumesBuilder gathers what the claims of a pod say.
+// VolumesBuilder gathers what the claims of a pod say, those of devices too.
 type VolumesBuilder struct {
 	// CountsEach counts every volume for each claim that it could be given to, as before version 26 of the log's rules.
 	CountsEach bool
@@ -396,7 +387,7 @@ func (v *Volumes) failures(n *corev1.Node) Failures {
 	if _, ok := v.choose(n); !ok {
 		f |= failVolumeBind
 	}
-	return f
+	return f | v.deviceFailures(n)
 }
 
 // choose finds a volume for each claim that has none, "" for a new one: the smallest that is there, as in Kubernetes, or else

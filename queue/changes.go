@@ -36,6 +36,8 @@ type Changes struct {
 
 	// ByLabel says of labels of nodes and namespaces which ones have changed: only who looks at these is meant.
 	ByLabel bool
+	// Drivers: a node on which drivers of devices may run from now on is better than before.
+	Drivers bool
 
 	nodeAt map[string]int
 }
@@ -97,7 +99,7 @@ func (c *Changes) Node(old, now *corev1.Node, awaited func() bool) {
 		c.Scope.nodeGone(old)
 		return
 	}
-	if at := c.at(now.Name); !at.Changed && gotBetter(old, now) {
+	if at := c.at(now.Name); !at.Changed && (gotBetter(old, now) || c.Drivers && !model.HasDrivers(old) && model.HasDrivers(now)) {
 		at.Changed, at.Before = true, old
 	}
 	c.Scope.nodeChanged(old, now, c.ByLabel)

@@ -124,6 +124,8 @@ type Attempt struct {
 	UnixNano int64
 	// Failed: the attempt itself failed, and says nothing about nodes.
 	Failed bool
+	// Made: what the pod waits for is being made for it. That is no attempt that counts, and it is tried as soon as it is there.
+	Made bool
 	// Diagnosis is why it found none.
 	Diagnosis *Diagnosis
 	// State is that of the pod from now on: Backoff is Active where the backoff
@@ -138,13 +140,18 @@ func (e *Entry) Attempted(a Attempt, spec *berthv1.SchedulerConfigurationSpec) *
 		next.Errors++
 	} else {
 		next.Errors = 0
-		next.Attempts++
+		if !a.Made {
+			next.Attempts++
+		}
 		next.Refusals, next.Refusal = 0, ""
 		next.SetAside, next.TimesSetAside = nil, 0
 		next.Diagnosis = a.Diagnosis
 	}
 	next.LastAttemptRevision = a.Revision
-	next.BackoffUntilUnixNano = a.UnixNano + next.backoff(a.Failed, spec)
+	next.BackoffUntilUnixNano = a.UnixNano
+	if !a.Made {
+		next.BackoffUntilUnixNano += next.backoff(a.Failed, spec)
+	}
 	if next.BlockedSinceUnixNano == 0 {
 		next.BlockedSinceUnixNano = a.UnixNano
 	}

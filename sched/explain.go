@@ -30,6 +30,11 @@ type NodeVerdict struct {
 // about as if it were not yet there. goOn is asked before each node, and may take its time to let others work; nil: it goes on
 // until ctx ends. When either says so first the answer is its error.
 func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod, goOn func() error) ([]NodeVerdict, error) {
+	return ExplainOn(ctx, state, pod, func(string) bool { return true }, goOn)
+}
+
+// ExplainOn asks only some of the nodes.
+func ExplainOn(ctx context.Context, state *fsm.View, pod *corev1.Pod, asked func(node string) bool, goOn func() error) ([]NodeVerdict, error) {
 	if goOn == nil {
 		goOn = ctx.Err
 	}
@@ -44,6 +49,9 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod, goOn func() 
 		}
 	}
 	state.Nodes.Scan("", func(name string, obj *corev1.Node) bool {
+		if rules == nil && !asked(name) { // its pods are in nobody's way elsewhere
+			return true
+		}
 		v.byName[name] = int32(len(v.nodes))
 		v.nodes = append(v.nodes, *nodeWithout(state, obj, pod, c))
 		n := &v.nodes[len(v.nodes)-1]
@@ -64,17 +72,20 @@ func Explain(ctx context.Context, state *fsm.View, pod *corev1.Pod, goOn func() 
 			terms: map[uint64]map[int32]*Blockers{},
 		}
 	}
-	out := make([]NodeVerdict, len(v.nodes))
+	out := make([]NodeVerdict, 0, len(v.nodes))
 	for i := range v.nodes {
+		if !asked(v.nodes[i].name) {
+			continue
+		}
 		if err := cmp.Or(ctx.Err(), goOn()); err != nil {
 			return nil, fmt.Errorf("%d of %d nodes were asked: %w", i, len(v.nodes), err)
 		}
 		if question.meter.out() {
 			question.solver.Limit = 0
 		}
-		n, verdict := &v.nodes[i], &out[i]
+		out = append(out, NodeVerdict{Node: v.nodes[i].name})
+		n, verdict := &v.nodes[i], &out[len(out)-1]
 		var scratch model.Usage
-		verdict.Node = n.name
 		for _, r := range model.Check(c, n.obj, n.alloc, n.usageOf(c, &scratch)) {
 			verdict.Reasons = append(verdict.Reasons, Reason{Reason: r, Blockers: keptFrom(c, n, &r)})
 		}

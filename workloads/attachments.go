@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	csitranslation "k8s.io/csi-translation-lib"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
 	attachdetachcache "k8s.io/kubernetes/pkg/controller/volume/attachdetach/cache"
 	attachdetachmetrics "k8s.io/kubernetes/pkg/controller/volume/attachdetach/metrics"
@@ -33,8 +32,6 @@ const (
 	attachmentsController = "attachdetach"
 	// attachmentSync is how often what is attached is compared with what nodes say, as kube-controller-manager has it.
 	attachmentSync = time.Minute
-	// attachmentRetry is how long it is until the controller is begun again that could not go on with what it knew.
-	attachmentRetry = time.Second
 )
 
 // attachments keeps a VolumeAttachment for each volume of a driver that has to be attached to the node of a pod, on nodes that leave
@@ -44,8 +41,7 @@ const (
 type attachments struct {
 	client kubernetes.Interface
 	state  State
-	begin  sync.Once
-	needed chan struct{} // closed then
+	needed need
 }
 
 func newAttachments(config *rest.Config, state State, made factory) (begun, error) {
@@ -53,7 +49,7 @@ func newAttachments(config *rest.Config, state State, made factory) (begun, erro
 	if err != nil {
 		return nil, fmt.Errorf("client of the controller %s: %w", attachmentsController, err)
 	}
-	a := &attachments{client: c, state: state, needed: make(chan struct{})}
+	a := &attachments{client: c, state: state, needed: newNeed()}
 	told := cache.ResourceEventHandlerFuncs{AddFunc: a.look, UpdateFunc: func(_, now any) { a.look(now) }}
 	storage := made.Storage().V1()
 	for _, i := range []cache.SharedIndexInformer{storage.CSINodes().Informer(), storage.VolumeAttachments().Informer()} {
@@ -67,29 +63,16 @@ func newAttachments(config *rest.Config, state State, made factory) (begun, erro
 // look begins if there is something to attach to, or attached.
 func (a *attachments) look(o any) {
 	if node, ok := o.(*storagev1.CSINode); !ok || len(node.Spec.Drivers) > 0 {
-		a.begin.Do(func() { close(a.needed) })
+		a.needed.arise()
 	}
 }
 
 // run keeps attachments until ctx ends.
 func (a *attachments) run(ctx context.Context) {
-	select {
-	case <-a.needed:
-	case <-ctx.Done():
-		return
-	}
-	withoutFigures()
-	for {
-		err := a.keep(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		klog.FromContext(ctx).Error(err, "The controller of attachments is begun again")
-		select {
-		case <-time.After(attachmentRetry):
-		case <-ctx.Done():
-		}
-	}
+	a.needed.meet(ctx, attachmentsController, func(ctx context.Context) error {
+		withoutFigures()
+		return a.keep(ctx)
+	})
 }
 
 // keep runs upstream's controller until ctx ends, or it cannot go on with what it knows.

@@ -92,7 +92,7 @@ func kinds(open opening) []kindRows {
 
 // newFactory gives a factory whose informers are the state's, and what tells them.
 func newFactory(state State, open opening) (factory, *informers.Feed) {
-	return newFactoryOf(state, kinds(open))
+	return newFactoryOf(state, append(kinds(open), deviceKinds()...))
 }
 
 func newFactoryOf(state State, of []kindRows) (factory, *informers.Feed) {
@@ -221,7 +221,7 @@ func entries(now utilclock.Clock) []entry {
 
 // Names are the names of the controllers that can be left out.
 func Names() []string {
-	names := []string{autoscalerController, tokensController, attachmentsController}
+	names := []string{autoscalerController, tokensController, attachmentsController, claimsController}
 	for _, e := range entries(nil) {
 		names = append(names, e.name)
 	}
@@ -276,6 +276,13 @@ func construct(ctx context.Context, state State, config func(controller string) 
 			return nil, err
 		}
 		out = append(out, attaching)
+	}
+	if !slices.Contains(o.Off, claimsController) {
+		claiming, err := newDeviceClaims(config, state, o.clock(), made)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, claiming)
 	}
 	if o.Tokens.Signer != nil && !slices.Contains(o.Off, tokensController) {
 		filling, err := newAccountTokens(ctx, config(tokensController), state, made, o.Open, o.Tokens)

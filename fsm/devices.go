@@ -1,0 +1,334 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/berth-dev/berth/codec"
+	"github.com/berth-dev/berth/model"
+	"github.com/berth-dev/berth/store"
+)
+
+// A pod's claims of devices keep it from having a node until all of them have been given
+// some, and then to the nodes from which these can be used. Who gives them is for the
+// leader's controllers (package workloads/devices), which look for a node on which the pod
+// has room otherwise; what they decide is in the claims' statuses. Apply goes by these
+// alone: it lets no two claims have a device that is one claim's, and notes in the entry
+// that binds a pod that it uses its claims, so that none is taken from it.
+
+// SinceDevices is the version of the rules that brought them. By those before, a pod that
+// claims devices waits for ever.
+const SinceDevices = 30
+
+// MaxDeviceClaims is how many claims of devices a pod may have: each is looked at for every
+// decision about it, and changes when it is bound.
+const MaxDeviceClaims = 64
+
+// deviceOrders are other orders of what claims of devices, and pods, say.
+type deviceOrders struct {
+	// waiting are the pods without a node that claim devices, by key.
+	waiting store.Tree[*corev1.Pod]
+	// taken says which claim has a device, by deviceKey and the claim's own.
+	taken store.Tree[string]
+}
+
+func (x *deviceOrders) fork() deviceOrders {
+	return deviceOrders{waiting: x.waiting.Fork(), taken: x.taken.Fork()}
+}
+
+// indexDevicePod keeps which pods without a node claim devices.
+func indexDevicePod(v *live, key string, old, now *corev1.Pod) {
+	waits := func(pod *corev1.Pod) bool {
+		return pod != nil && len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" && !model.Terminal(pod)
+	}
+	switch {
+	case waits(now):
+		v.devices.waiting.Set(key, now)
+	case waits(old):
+		v.devices.waiting.Delete(key)
+	}
+}
+
+// PodsAwaitingDevices calls f for every pod without a node that claims devices, by key,
+// whether its claims have been given some or not.
+func (v *View) PodsAwaitingDevices(f func(key string, pod *corev1.Pod) bool) {
+	v.devices.waiting.Scan("", f)
+}
+
+// indexDevices keeps which claim has which device.
+func indexDevices(v *live, old, now *Object) {
+	each := func(o *Object, f func(key string, claim *resourcev1.ResourceClaim)) {
+		if o == nil {
+			return
+		}
+		if claim, ok := o.Value.(*resourcev1.ResourceClaim); ok {
+			eachDevice(claim, func(device string) { f(device+PodKey(claim.Namespace, claim.Name), claim) })
+		}
+	}
+	each(old, func(key string, _ *resourcev1.ResourceClaim) { v.devices.taken.Delete(key) })
+	each(now, func(key string, claim *resourcev1.ResourceClaim) {
+		v.devices.taken.Set(key, PodKey(claim.Namespace, claim.Name))
+	})
+}
+
+// eachDevice calls f for the devices that a claim has for itself: those that it looks at as
+// an administrator it has not, and of one that is shared it has a share, which has a name of its own.
+func eachDevice(claim *resourcev1.ResourceClaim, f func(device string)) {
+	if claim.Status.Allocation == nil {
+		return
+	}
+	for i := range claim.Status.Allocation.Devices.Results {
+		r := &claim.Status.Allocation.Devices.Results[i]
+		if r.AdminAccess != nil && *r.AdminAccess {
+			continue
+		}
+		share := ""
+		if r.ShareID != nil {
+			share = string(*r.ShareID)
+		}
+		f(deviceKey(r.Driver, r.Pool, r.Device, share))
+	}
+}
+
+// deviceKey tells apart whatever somebody has written.
+func deviceKey(names ...string) string {
+	var b strings.Builder
+	for _, n := range names {
+		b.WriteString(strconv.Itoa(len(n)) + " " + n)
+	}
+	b.WriteByte(0)
+	return b.String()
+}
+
+// checkDevices refuses a claim that is given devices that another one has: whoever gives
+// them went by an older state.
+func (v *View) checkDevices(value, before codec.Object) (Result, bool) {
+	claim, ok := value.(*resourcev1.ResourceClaim)
+	if !ok || v.Version() < SinceDevices || claim.Status.Allocation == nil {
+		return Result{}, true
+	}
+	has := map[string]bool{}
+	if old, ok := before.(*resourcev1.ResourceClaim); ok {
+		eachDevice(old, func(device string) { has[device] = true })
+	}
+	own, other := PodKey(claim.Namespace, claim.Name), ""
+	eachDevice(claim, func(device string) {
+		if has[device] || other != "" {
+			return
+		}
+		v.devices.taken.Scan(device, func(_ string, by string) bool {
+			if by != own {
+				other = by
+			}
+			return other == ""
+		})
+	})
+	if other == "" {
+		return Result{}, true
+	}
+	return refuseConflict(schema.GroupResource{Group: resourcev1.GroupName, Resource: ResourceClaims}, claim.Name, "a device that it is to have has been given to the claim "+other+" already"), false
+}
+
+// ResourceClaim finds one by its name. It must not be changed.
+func (v *View) ResourceClaim(namespace, name string) (*resourcev1.ResourceClaim, bool) {
+	return objectIn[resourcev1.ResourceClaim](v, ResourceClaims, namespace, name)
+}
+
+// deviceClaims are those of a pod, by the rules from SinceDevices on.
+func (v *View) deviceClaims(pod *corev1.Pod) []model.DeviceClaim {
+	if len(pod.Spec.ResourceClaims) == 0 || v.Version() < SinceDevices {
+		return nil
+	}
+	return model.DeviceClaimsOf(pod)
+}
+
+// devicesText is another whenever what the pod's claims of devices ask may be; "" for most pods.
+func (v *View) devicesText(pod *corev1.Pod) string {
+	if len(pod.Spec.ResourceClaims) == 0 || v.Version() < SinceDevices {
+		return v.devicesClaimed(pod)
+	}
+	var b strings.Builder
+	b.WriteString("since " + strconv.Itoa(SinceDevices))
+	for _, c := range model.DeviceClaimsOf(pod) {
+		b.WriteString("\x00" + strconv.Quote(c.Of) + strconv.Quote(c.Name))
+		if claim, ok := v.ResourceClaim(pod.Namespace, c.Name); ok && c.Name != "" {
+			b.WriteString(string(claim.UID) + "@" + claim.ResourceVersion)
+		}
+	}
+	return b.String()
+}
+
+// askForDevices tells what the pod's claims of devices ask of nodes.
+func (v *View) askForDevices(b *model.VolumesBuilder, pod *corev1.Pod) {
+	claims := v.deviceClaims(pod)
+	if len(claims) > MaxDeviceClaims {
+		b.Refuse(fmt.Sprintf("the pod has %d claims of devices, and may have %d", len(claims), MaxDeviceClaims))
+		return
+	}
+	for _, c := range claims {
+		if why := v.awaits(pod, c); why != "" {
+			b.AwaitDevices(why)
+			continue
+		}
+		claim, _ := v.ResourceClaim(pod.Namespace, c.Name)
+		b.Allocated(claim.Status.Allocation)
+	}
+}
+
+// awaits says what has to become of a claim before the pod can have a node; "" for nothing.
+func (v *View) awaits(pod *corev1.Pod, c model.DeviceClaim) string {
+	claim, why := v.ClaimOfDevices(pod, c)
+	switch {
+	case why != "":
+		return why
+	case claim.Status.Allocation == nil:
+		return fmt.Sprintf("waiting for devices for resourceclaim %q", c.Name)
+	case !resourceclaim.IsReservedForPod(pod, claim, false) && len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize:
+		return fmt.Sprintf("resourceclaim %q is in use by as many pods as may use one", c.Name)
+	}
+	if device := UnreadyDevice(claim); device != "" {
+		return fmt.Sprintf("waiting for device %s of resourceclaim %q to be ready", device, c.Name)
+	}
+	return ""
+}
+
+// ClaimOfDevices is the ResourceClaim of a pod's claim, or says why the pod cannot use it.
+func (v *View) ClaimOfDevices(pod *corev1.Pod, c model.DeviceClaim) (claim *resourcev1.ResourceClaim, why string) {
+	if c.Name == "" {
+		return nil, fmt.Sprintf("waiting for the resourceclaim of %q to be created", c.Of)
+	}
+	claim, ok := v.ResourceClaim(pod.Namespace, c.Name)
+	switch {
+	case !ok:
+		return nil, fmt.Sprintf("resourceclaim %q not found", c.Name)
+	case claim.DeletionTimestamp != nil:
+		return nil, fmt.Sprintf("resourceclaim %q is being deleted", c.Name)
+	case c.Own && !metav1.IsControlledBy(claim, pod):
+		return nil, fmt.Sprintf("resourceclaim %q was not created for the pod", c.Name)
+	}
+	return claim, ""
+}
+
+// UnreadyDevice names a device of an allocated claim that a pod cannot be bound for yet, by its conditions; "" for none.
+func UnreadyDevice(claim *resourcev1.ResourceClaim) string {
+	for i := range claim.Status.Allocation.Devices.Results {
+		r := &claim.Status.Allocation.Devices.Results[i]
+		if len(r.BindingConditions) == 0 {
+			continue
+		}
+		told := toldOf(claim, r)
+		if anyHolds(told, r.BindingFailureConditions) ||
+			slices.ContainsFunc(r.BindingConditions, func(condition string) bool { return !meta.IsStatusConditionTrue(told, condition) }) {
+			return r.Driver + "/" + r.Pool + "/" + r.Device
+		}
+	}
+	return ""
+}
+
+// FailedDevice says whether a device of an allocated claim will not get ready, by its conditions.
+func FailedDevice(claim *resourcev1.ResourceClaim) bool {
+	return slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+		return len(r.BindingConditions) > 0 && anyHolds(toldOf(claim, &r), r.BindingFailureConditions)
+	})
+}
+
+// toldOf are the conditions that its driver tells of a device.
+func toldOf(claim *resourcev1.ResourceClaim, r *resourcev1.DeviceRequestAllocationResult) []metav1.Condition {
+	for i := range claim.Status.Devices {
+		if d := &claim.Status.Devices[i]; d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device {
+			return d.Conditions
+		}
+	}
+	return nil
+}
+
+func anyHolds(told []metav1.Condition, conditions []string) bool {
+	return slices.ContainsFunc(conditions, func(condition string) bool { return meta.IsStatusConditionTrue(told, condition) })
+}
+
+// useDevices notes that a pod, which is about to be bound, uses its claims of devices.
+func (tx *Tx) useDevices(pod *corev1.Pod, claims []model.DeviceClaim) {
+	v := tx.view
+	v.billUnits(len(claims) * 2 * costChange)
+	for _, c := range claims {
+		old, ok := v.ResourceClaim(pod.Namespace, c.Name)
+		if !ok || resourceclaim.IsReservedForPod(pod, old, false) {
+			continue
+		}
+		claim := *old
+		claim.Status.ReservedFor = append(slices.Clone(old.Status.ReservedFor), resourcev1.ResourceClaimConsumerReference{
+			Resource: "pods", Name: pod.Name, UID: pod.UID,
+		})
+		tx.storeObject(ObjectKey(ResourceClaims, claim.Namespace, claim.Name), &Object{Resource: ResourceClaims, Value: &claim})
+	}
+}
+
+// devices: those who wait for a claim look at it again when they may find something else.
+func (w *wakes) devices(old, now *Object, key string) {
+	if old == nil || now == nil || !sameOffer(old.Value.(*resourcev1.ResourceClaim), now.Value.(*resourcev1.ResourceClaim)) {
+		w.Claims = append(w.Claims, key)
+	}
+}
+
+// sameOffer says whether two states of a claim let the same pods have nodes, and the same ones.
+func sameOffer(a, b *resourcev1.ResourceClaim) bool {
+	full := func(c *resourcev1.ResourceClaim) bool {
+		return len(c.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize
+	}
+	x, y := a.Status.Allocation, b.Status.Allocation
+	if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) || (x == nil) != (y == nil) || full(a) != full(b) ||
+		full(a) && !equality.Semantic.DeepEqual(a.Status.ReservedFor, b.Status.ReservedFor) || !equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences) {
+		return false
+	}
+	return x == nil || UnreadyDevice(a) == UnreadyDevice(b) && equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector)
+}
+
+// deviceWaits are what a pod with claims of devices waits for, as names that no claim of a volume has: one that has still
+// to be made is told apart by the pod's word for it.
+func (v *View) deviceWaits(pod *corev1.Pod) []string {
+	if v.Version() < SinceDevices {
+		if devices := v.devicesClaimed(pod); devices != "" {
+			return []string{devicesPrefix + devices}
+		}
+		return nil
+	}
+	claims := v.deviceClaims(pod)
+	out := make([]string, len(claims))
+	for i, c := range claims {
+		if out[i] = awaitedDevices(c.Name); c.Name == "" {
+			out[i] = devicesPrefix + "?" + strconv.Quote(c.Of)
+		}
+	}
+	return out
+}
+
+// devicesPrefix begins no name of a claim of a volume.
+const devicesPrefix = "devices:"
+
+// awaitedDevices is what those wait for whom a claim of devices keeps.
+func awaitedDevices(claim string) string { return devicesPrefix + quotedName(claim) }
+
+// claimsNamed wakes a pod whose claims of devices have been made by now: so far it waited under no names.
+func (tx *Tx) claimsNamed(old, now *corev1.Pod) {
+	if len(now.Spec.ResourceClaims) == 0 || tx.view.Version() < SinceDevices ||
+		slices.EqualFunc(old.Status.ResourceClaimStatuses, now.Status.ResourceClaimStatuses, sameClaimStatus) {
+		return
+	}
+	if e, ok := tx.view.Queue.Get(PodKey(now.Namespace, now.Name)); ok && e.Waits() {
+		tx.wake(e)
+	}
+}
+
+func sameClaimStatus(a, b corev1.PodResourceClaimStatus) bool {
+	return a.Name == b.Name && textOf(a.ResourceClaimName) == textOf(b.ResourceClaimName) && (a.ResourceClaimName == nil) == (b.ResourceClaimName == nil)
+}

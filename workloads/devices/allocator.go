@@ -1,0 +1,321 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/api/berthv1"
+	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/model"
+)
+
+const (
+	// restPass is how long it rests between two passes at least, and lookAgain how long at most while pods wait that no event
+	// it is told of may have helped.
+	restPass  = 20 * time.Millisecond
+	lookAgain = 5 * time.Second
+	// podTime is how long it looks for devices for one pod, and namespaceTime for those of one namespace before others have
+	// their turn: a claim can be written so that finding devices takes as long as one likes.
+	podTime       = 2 * time.Second
+	namespaceTime = 2 * time.Second
+	// patience is how long a pod may have devices and no node, nor a nomination to one.
+	patience = 30 * time.Second
+	// readyTime is how long devices may take to get ready (kube-scheduler's bindingTimeout).
+	readyTime = 10 * time.Minute
+	// placingTime is how long others leave a node alone on which a pod has been given devices: until it is bound there,
+	// they would count on the same room.
+	placingTime = 5 * time.Second
+	// firstPause is how long a pod rests for which it did not go well, doubled each time up to longestPause.
+	firstPause, longestPause = time.Second, time.Minute
+)
+
+// Allocator gives devices to the claims of pods that wait. It belongs to the goroutine that runs it, but for Poke.
+type Allocator struct {
+	view     func() *fsm.View
+	claims   resourceclient.ResourceClaimsGetter
+	events   record.EventRecorder
+	now      func() time.Time
+	compiled *cel.Cache
+	poked    chan struct{}
+	pods     map[types.UID]*progress // of those that wait
+}
+
+// progress is what it knows of a pod that waits.
+type progress struct {
+	// placing is the node on which it was given devices, at that time.
+	placing   string
+	placingAt time.Time
+	// pause is how long it rested last, and rests until when.
+	pause time.Duration
+	rests time.Time
+	told  string // why it was given none
+	seen  bool   // in this pass
+}
+
+// New gives an allocator that writes claims, and tells pods why they get no devices. now is the state's clock.
+func New(view func() *fsm.View, claims resourceclient.ResourceClaimsGetter, events record.EventRecorder, now func() time.Time) *Allocator {
+	return &Allocator{
+		view: view, claims: claims, events: events, now: now, compiled: newCELCache(), poked: make(chan struct{}, 1), pods: map[types.UID]*progress{},
+	}
+}
+
+// Poke has it look again soon. Any goroutine may.
+func (a *Allocator) Poke() {
+	select {
+	case a.poked <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends.
+func (a *Allocator) Run(ctx context.Context) {
+	for {
+		began := time.Now()
+		waits := a.pass(ctx)
+		rest := max(restPass, time.Since(began)) // no more than half of a core
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rest):
+		}
+		var again <-chan time.Time
+		if waits {
+			again = time.After(lookAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.poked:
+		case <-again:
+		}
+	}
+}
+
+// candidate is a pod that may be given devices.
+type candidate struct {
+	place, key, namespace string
+	of                    *progress
+}
+
+// pass looks once at all pods that wait, in the order of the queue, and says whether some still do.
+func (a *Allocator) pass(ctx context.Context) (waits bool) {
+	v := a.view()
+	if v.Version() < fsm.SinceDevices {
+		return true
+	}
+	var all []candidate
+	v.PodsAwaitingDevices(func(key string, pod *corev1.Pod) bool {
+		e, ok := v.Queue.Get(key)
+		if !ok || e.State == berthv1.QueueGated || pod.DeletionTimestamp != nil {
+			return true
+		}
+		p := a.pods[pod.UID]
+		if p == nil {
+			p = new(progress)
+			a.pods[pod.UID] = p
+		}
+		p.seen = true
+		all = append(all, candidate{v.QueueSortKey(e), key, pod.Namespace, p})
+		return true
+	})
+	// order does not matter: each is looked at by itself.
+	for uid, p := range a.pods {
+		if !p.seen {
+			delete(a.pods, uid)
+		}
+		p.seen = false
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return strings.Compare(a.place, b.place) })
+	spent, failed := map[string]time.Duration{}, map[string]string{}
+	for _, c := range all {
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case a.now().Before(c.of.rests), spent[c.namespace] > namespaceTime:
+			continue
+		}
+		began := time.Now()
+		a.consider(ctx, c, failed)
+		spent[c.namespace] += time.Since(began)
+	}
+	return len(all) > 0
+}
+
+// consider looks at a pod as it is by now, and does what is to be done about its claims.
+func (a *Allocator) consider(ctx context.Context, c candidate, failed map[string]string) {
+	v := a.view()
+	pod, ok := v.Pods.Get(c.key)
+	if !ok || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
+		return
+	}
+	w, ok := wantsOf(v, pod)
+	if !ok { // what it waits for is in its condition
+		return
+	}
+	var err error
+	switch {
+	case w.broken(a.now()):
+		err = a.release(ctx, c.of, w, "its devices did not get ready")
+	case len(w.without) == 0:
+		if why := a.stranded(ctx, v, c.key, w); why != "" {
+			err = a.release(ctx, c.of, w, why)
+		}
+	default:
+		err = a.supply(ctx, v, c.of, w, failed)
+	}
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Info("Devices are given later", "pod", klog.KObj(pod), "err", err)
+		c.of.rest(a.now())
+	}
+}
+
+func (p *progress) rest(now time.Time) {
+	p.pause = min(max(2*p.pause, firstPause), longestPause)
+	p.rests = now.Add(p.pause)
+}
+
+// supply finds a node for the pod and gives it what that has, or takes from it what keeps it from finding one.
+func (a *Allocator) supply(ctx context.Context, v *fsm.View, of *progress, w *wants, failed map[string]string) error {
+	kind := w.kind()
+	why, known := failed[kind]
+	if !known {
+		s := search{a: a, view: v, wants: w, held: a.held(w.pod.UID)}
+		found, err := s.find(ctx)
+		switch {
+		case err != nil:
+			return err
+		case found != nil:
+			for i, claim := range w.without {
+				if err := a.give(ctx, w.pod, claim, &found.results[i]); err != nil {
+					return fmt.Errorf("resourceclaim %q: %w", claim.Name, err)
+				}
+			}
+			of.placing, of.placingAt, of.told = found.node, a.now(), ""
+			return nil
+		case s.waits: // for others that have been given devices where it has room, too
+			return nil
+		}
+		why = s.why()
+		failed[kind] = why
+	}
+	if of.told != why {
+		of.told = why
+		a.events.Event(w.pod, corev1.EventTypeWarning, "FailedScheduling", why)
+	}
+	if len(w.own) > 0 { // what it has keeps it off the nodes that have the rest
+		return a.release(ctx, of, w, "the node where they are has no others for it")
+	}
+	return nil
+}
+
+// held are the nodes on which others have been given devices, and are not yet.
+func (a *Allocator) held(but types.UID) map[string]bool {
+	out := map[string]bool{}
+	// order does not matter: it is a set.
+	for uid, p := range a.pods {
+		if uid != but && p.placing != "" && a.now().Sub(p.placingAt) < placingTime {
+			out[p.placing] = true
+		}
+	}
+	return out
+}
+
+// stranded says why a pod that has all of its devices does not get to where they are; "" while it may.
+func (a *Allocator) stranded(ctx context.Context, v *fsm.View, key string, w *wants) string {
+	e, ok := v.Queue.Get(key)
+	_, nominated := v.Nominations.Get(key)
+	if !ok || nominated || !e.Waits() || len(w.own) == 0 || w.unready {
+		return "" // it is or will be tried, or waits for its victims, or for its devices
+	}
+	if a.now().Sub(w.since) > patience {
+		return "it found no place for long"
+	}
+	s := search{a: a, view: v, wants: w}
+	room, preempting, err := s.places(ctx)
+	if err != nil || len(room)+len(preempting) > 0 {
+		return ""
+	}
+	return "the node where they are has no room for it"
+}
+
+// wants are a pod's claims of devices: those that have been given some (own: to nobody else), and those without.
+type wants struct {
+	pod                 *corev1.Pod
+	given, own, without []*resourcev1.ResourceClaim
+	since               time.Time // when the last of own was given
+	unready             bool      // devices of own are not ready yet
+}
+
+// wantsOf gives them, unless something else has to become of them first.
+func wantsOf(v *fsm.View, pod *corev1.Pod) (*wants, bool) {
+	w := &wants{pod: pod}
+	seen := map[types.UID]bool{}
+	for _, c := range model.DeviceClaimsOf(pod) {
+		claim, why := v.ClaimOfDevices(pod, c)
+		if why != "" {
+			return nil, false
+		}
+		if seen[claim.UID] {
+			continue
+		}
+		seen[claim.UID] = true
+		if claim.Status.Allocation == nil {
+			w.without = append(w.without, claim)
+			continue
+		}
+		w.given = append(w.given, claim)
+		if slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID != pod.UID }) {
+			continue
+		}
+		w.own = append(w.own, claim)
+		w.unready = w.unready || fsm.UnreadyDevice(claim) != ""
+		if at := claim.Status.Allocation.AllocationTimestamp; at != nil && at.After(w.since) {
+			w.since = at.Time
+		}
+	}
+	return w, true
+}
+
+// broken says whether devices of its own will not get ready.
+func (w *wants) broken(now time.Time) bool {
+	return slices.ContainsFunc(w.own, func(c *resourcev1.ResourceClaim) bool {
+		at := c.Status.Allocation.AllocationTimestamp
+		return fsm.UnreadyDevice(c) != "" && (fsm.FailedDevice(c) || at != nil && now.Sub(at.Time) > readyTime)
+	})
+}
+
+// kind is equal for pods that are given devices on the same nodes, if on any.
+func (w *wants) kind() string {
+	var b strings.Builder
+	b.WriteString(w.pod.Namespace + "\x00" + model.ClassOf(w.pod).Signature)
+	for i := range w.pod.Spec.Volumes { // claims of volumes have nodes of their own
+		if claim := model.ClaimOf(w.pod, &w.pod.Spec.Volumes[i]); claim != "" {
+			b.WriteString("\x00" + claim)
+		}
+	}
+	for _, c := range w.given {
+		b.WriteString("\x00given " + string(c.UID))
+	}
+	for _, c := range w.without {
+		text, err := c.Spec.Marshal()
+		if err != nil {
+			text = []byte(c.UID)
+		}
+		b.WriteString("\x00" + string(text))
+	}
+	return b.String()
+}
+
+var errTooLong = errors.New("it takes too long to find devices for its claims")
