@@ -255,6 +255,7 @@ func (l *limits) template(obj runtime.Object) {
 func (l *limits) pod(path *field.Path, spec *core.PodSpec) {
 	l.count(path.Child("containers"), len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), maxContainers)
 	l.count(path.Child("containers").Child("resources"), len(resourceNames(spec)), maxResources)
+	l.count(path.Child("resourceClaims"), len(spec.ResourceClaims), fsm.MaxDeviceClaims)
 	ports, all := 0, 0
 	each := func(at *field.Path, containers []core.Container) {
 		for i := range containers {

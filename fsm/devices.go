@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/berth-dev/berth/codec"
@@ -38,7 +39,7 @@ const MaxDeviceClaims = 64
 type deviceOrders struct {
 	// waiting are the pods without a node that claim devices, by key.
 	waiting store.Tree[*corev1.Pod]
-	// taken says which claim has a device, by deviceKey and the claim's own.
+	// taken says which claim has a device, or a share of it, by takenKey and the claim's own.
 	taken store.Tree[string]
 }
 
@@ -67,23 +68,30 @@ func (v *View) PodsAwaitingDevices(f func(key string, pod *corev1.Pod) bool) {
 
 // indexDevices keeps which claim has which device.
 func indexDevices(v *live, old, now *Object) {
-	each := func(o *Object, f func(key string, claim *resourcev1.ResourceClaim)) {
+	each := func(o *Object, f func(key, claim string)) {
 		if o == nil {
 			return
 		}
 		if claim, ok := o.Value.(*resourcev1.ResourceClaim); ok {
-			eachDevice(claim, func(device string) { f(device+PodKey(claim.Namespace, claim.Name), claim) })
+			own := PodKey(claim.Namespace, claim.Name)
+			eachDevice(claim, func(device, share string) { f(takenKey(device, share)+own, own) })
 		}
 	}
-	each(old, func(key string, _ *resourcev1.ResourceClaim) { v.devices.taken.Delete(key) })
-	each(now, func(key string, claim *resourcev1.ResourceClaim) {
-		v.devices.taken.Set(key, PodKey(claim.Namespace, claim.Name))
-	})
+	each(old, func(key, _ string) { v.devices.taken.Delete(key) })
+	each(now, func(key, claim string) { v.devices.taken.Set(key, claim) })
 }
 
-// eachDevice calls f for the devices that a claim has for itself: those that it looks at as
-// an administrator it has not, and of one that is shared it has a share, which has a name of its own.
-func eachDevice(claim *resourcev1.ResourceClaim, f func(device string)) {
+// takenKey is where those stand who have a device, or the same share of it.
+func takenKey(device, share string) string {
+	if share == "" {
+		return device + "whole "
+	}
+	return device + "share " + deviceKey(share)
+}
+
+// eachDevice calls f for the devices that a claim has, and for its share of those that it has not for itself. Those that it looks at as an
+// administrator it has not.
+func eachDevice(claim *resourcev1.ResourceClaim, f func(device, share string)) {
 	if claim.Status.Allocation == nil {
 		return
 	}
@@ -96,7 +104,7 @@ func eachDevice(claim *resourcev1.ResourceClaim, f func(device string)) {
 		if r.ShareID != nil {
 			share = string(*r.ShareID)
 		}
-		f(deviceKey(r.Driver, r.Pool, r.Device, share))
+		f(deviceKey(r.Driver, r.Pool, r.Device), share)
 	}
 }
 
@@ -110,8 +118,9 @@ func deviceKey(names ...string) string {
 	return b.String()
 }
 
-// checkDevices refuses a claim that is given devices that another one has: whoever gives
-// them went by an older state.
+// checkDevices refuses a claim that is given devices that another one has, or a share of one that another has for itself: whoever gives
+// them went by an older state. That shares do not come to more than there is, and counters that devices have in common, is for whoever
+// gives them to see.
 func (v *View) checkDevices(value, before codec.Object) (Result, bool) {
 	claim, ok := value.(*resourcev1.ResourceClaim)
 	if !ok || v.Version() < SinceDevices || claim.Status.Allocation == nil {
@@ -119,19 +128,25 @@ func (v *View) checkDevices(value, before codec.Object) (Result, bool) {
 	}
 	has := map[string]bool{}
 	if old, ok := before.(*resourcev1.ResourceClaim); ok {
-		eachDevice(old, func(device string) { has[device] = true })
+		eachDevice(old, func(device, share string) { has[device+share] = true })
 	}
 	own, other := PodKey(claim.Namespace, claim.Name), ""
-	eachDevice(claim, func(device string) {
-		if has[device] || other != "" {
+	eachDevice(claim, func(device, share string) {
+		if has[device+share] || other != "" {
 			return
 		}
-		v.devices.taken.Scan(device, func(_ string, by string) bool {
-			if by != own {
-				other = by
-			}
-			return other == ""
-		})
+		beside := []string{device}
+		if share != "" {
+			beside = []string{takenKey(device, ""), takenKey(device, share)}
+		}
+		for _, at := range beside {
+			v.devices.taken.Scan(at, func(_, claim string) bool {
+				if claim != own {
+					other = claim
+				}
+				return other == ""
+			})
+		}
 	})
 	if other == "" {
 		return Result{}, true
@@ -144,9 +159,9 @@ func (v *View) ResourceClaim(namespace, name string) (*resourcev1.ResourceClaim,
 	return objectIn[resourcev1.ResourceClaim](v, ResourceClaims, namespace, name)
 }
 
-// deviceClaims are those of a pod, by the rules from SinceDevices on.
+// deviceClaims are those of a pod, by the rules from SinceDevices on; none where there are too many to look at.
 func (v *View) deviceClaims(pod *corev1.Pod) []model.DeviceClaim {
-	if len(pod.Spec.ResourceClaims) == 0 || v.Version() < SinceDevices {
+	if n := len(pod.Spec.ResourceClaims); n == 0 || n > MaxDeviceClaims || v.Version() < SinceDevices {
 		return nil
 	}
 	return model.DeviceClaimsOf(pod)
@@ -159,6 +174,9 @@ func (v *View) devicesText(pod *corev1.Pod) string {
 	}
 	var b strings.Builder
 	b.WriteString("since " + strconv.Itoa(SinceDevices))
+	if len(pod.Spec.ResourceClaims) > MaxDeviceClaims {
+		return b.String() + " " + strconv.Itoa(len(pod.Spec.ResourceClaims))
+	}
 	for _, c := range model.DeviceClaimsOf(pod) {
 		b.WriteString("\x00" + strconv.Quote(c.Of) + strconv.Quote(c.Name))
 		if claim, ok := v.ResourceClaim(pod.Namespace, c.Name); ok && c.Name != "" {
@@ -170,12 +188,11 @@ func (v *View) devicesText(pod *corev1.Pod) string {
 
 // askForDevices tells what the pod's claims of devices ask of nodes.
 func (v *View) askForDevices(b *model.VolumesBuilder, pod *corev1.Pod) {
-	claims := v.deviceClaims(pod)
-	if len(claims) > MaxDeviceClaims {
-		b.Refuse(fmt.Sprintf("the pod has %d claims of devices, and may have %d", len(claims), MaxDeviceClaims))
+	if n := len(pod.Spec.ResourceClaims); n > MaxDeviceClaims {
+		b.Refuse(fmt.Sprintf("the pod has %d claims of devices, and may have %d", n, MaxDeviceClaims))
 		return
 	}
-	for _, c := range claims {
+	for _, c := range v.deviceClaims(pod) {
 		if why := v.awaits(pod, c); why != "" {
 			b.AwaitDevices(why)
 			continue
@@ -287,10 +304,17 @@ func sameOffer(a, b *resourcev1.ResourceClaim) bool {
 	}
 	x, y := a.Status.Allocation, b.Status.Allocation
 	if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) || (x == nil) != (y == nil) || full(a) != full(b) ||
-		full(a) && !equality.Semantic.DeepEqual(a.Status.ReservedFor, b.Status.ReservedFor) || !equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences) {
+		full(a) && !equality.Semantic.DeepEqual(a.Status.ReservedFor, b.Status.ReservedFor) || controllerOf(a) != controllerOf(b) {
 		return false
 	}
 	return x == nil || UnreadyDevice(a) == UnreadyDevice(b) && equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector)
+}
+
+func controllerOf(c *resourcev1.ResourceClaim) types.UID {
+	if of := metav1.GetControllerOfNoCopy(c); of != nil {
+		return of.UID
+	}
+	return ""
 }
 
 // deviceWaits are what a pod with claims of devices waits for, as names that no claim of a volume has: one that has still
@@ -301,6 +325,9 @@ func (v *View) deviceWaits(pod *corev1.Pod) []string {
 			return []string{devicesPrefix + devices}
 		}
 		return nil
+	}
+	if len(pod.Spec.ResourceClaims) > MaxDeviceClaims {
+		return []string{devicesPrefix} // of nobody else
 	}
 	claims := v.deviceClaims(pod)
 	out := make([]string, len(claims))

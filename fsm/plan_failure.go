@@ -71,6 +71,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string) {
 	}
 	tx.recordAttempt(e, queue.Attempt{
 		Diagnosis: d.Diagnosis, Failed: d.Error, State: state, Made: !d.Error && rules.class.AwaitsDevices(),
+		Refused: !d.Error && rules.class.RefusesClaims() && tx.view.Version() >= SinceDevices,
 	})
 	reason := corev1.PodReasonUnschedulable
 	if d.Error {

@@ -200,7 +200,9 @@ func (s *State) publish() { s.published.Store(s.live.freeze()) }
 // dry-runs and what-ifs. It costs the same whatever the size of the view, and
 // nothing done to it reaches the original.
 func (v *View) Fork() *State {
-	s := &State{live: v.thaw(), feed: store.NewFeed(store.FeedBounds{Changes: 1 << 12, Bytes: 32 << 20, LeastBytes: 32 << 20, QuietBytes: 32 << 20}, v.Revision())}
+	live := v.thaw()
+	live.effective = new(effectiveClasses) // revisions of one of them are other states in the other
+	s := &State{live: live, feed: store.NewFeed(store.FeedBounds{Changes: 1 << 12, Bytes: 32 << 20, LeastBytes: 32 << 20, QuietBytes: 32 << 20}, v.Revision())}
 	s.publish()
 	return s
 }

@@ -137,6 +137,9 @@ func (b *VolumesBuilder) Keep(kind ReasonKind, what string) {
 
 // Refuse says that no node can take the pod because it would take too much to find out which could.
 func (b *VolumesBuilder) Refuse(why string) {
+	if b.v.kept.Kind == DevicesAwaited { // what is awaited would not help
+		b.v.kept = Reason{}
+	}
 	b.Keep(ClaimRefused, why)
 	b.v.refused = true
 }

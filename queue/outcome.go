@@ -124,6 +124,8 @@ type Attempt struct {
 	UnixNano int64
 	// Failed: the attempt itself failed, and says nothing about nodes.
 	Failed bool
+	// Refused: nobody looked, since that would take too much. It serves its time, as who failed.
+	Refused bool
 	// Made: what the pod waits for is being made for it. That is no attempt that counts, and it is tried as soon as it is there.
 	Made bool
 	// Diagnosis is why it found none.
@@ -140,6 +142,9 @@ func (e *Entry) Attempted(a Attempt, spec *berthv1.SchedulerConfigurationSpec) *
 		next.Errors++
 	} else {
 		next.Errors = 0
+		if a.Refused {
+			next.Errors = e.Errors + 1
+		}
 		if !a.Made {
 			next.Attempts++
 		}
@@ -150,7 +155,7 @@ func (e *Entry) Attempted(a Attempt, spec *berthv1.SchedulerConfigurationSpec) *
 	next.LastAttemptRevision = a.Revision
 	next.BackoffUntilUnixNano = a.UnixNano
 	if !a.Made {
-		next.BackoffUntilUnixNano += next.backoff(a.Failed, spec)
+		next.BackoffUntilUnixNano += next.backoff(a.Failed || a.Refused, spec)
 	}
 	if next.BlockedSinceUnixNano == 0 {
 		next.BlockedSinceUnixNano = a.UnixNano

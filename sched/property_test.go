@@ -24,6 +24,7 @@ type world struct {
 	t        *rapid.T
 	relabels bool // pods get other labels too
 	claiming bool // pods mostly claim volumes
+	devising bool // pods mostly claim devices
 	events   []event
 	saved    []byte // a snapshot, deflated
 	// overtaking: plans are under way.

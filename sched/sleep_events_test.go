@@ -66,6 +66,7 @@ func sleepEvents() []event {
 		{"a node's health", 2, (*world).changesHealth},
 		{"services and workloads", 2, (*world).changesSelectors},
 		{"volumes", 4, (*world).changesVolumes},
+		{"devices", 2, (*world).changesDevices},
 		{"pods are claimed", 1, (*world).claims},
 		{"a workload shrinks", 1, (*world).scalesIn},
 		{"a namespace goes", 1, (*world).emptiesNamespace},

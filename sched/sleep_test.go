@@ -53,6 +53,9 @@ func newSleepWorld(t *rapid.T) *world {
 	if rapid.IntRange(0, 3).Draw(t, "volumes") == 3 {
 		w.furnishVolumes()
 	}
+	if rapid.IntRange(0, 3).Draw(t, "devices") == 3 {
+		w.furnishDevices()
+	}
 	if rapid.IntRange(0, 19).Draw(t, "crowd") == 19 {
 		w.crowd()
 	}
@@ -79,6 +82,7 @@ func (w *world) sleeper(bound bool) *corev1.Pod {
 		}
 	}
 	w.claimsVolumes(p)
+	w.claimsDevices(p)
 	return p
 }
 

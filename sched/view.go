@@ -183,7 +183,7 @@ func (v *View) putNode(name string, obj *corev1.Node) {
 // sameForFilters says whether two states of a node differ in nothing that model.NodeFailures or a score reads. Most
 // updates of a node are of conditions and heartbeats.
 func sameForFilters(a, b *corev1.Node) bool {
-	if a.Spec.Unschedulable != b.Spec.Unschedulable || len(a.Labels) != len(b.Labels) {
+	if a.Spec.Unschedulable != b.Spec.Unschedulable || model.HasDrivers(a) != model.HasDrivers(b) || len(a.Labels) != len(b.Labels) {
 		return false
 	}
 	// order does not matter: every label is compared.

@@ -114,8 +114,10 @@ func (d *deviceClaims) newAllocator(made factory) (begun, error) {
 	}
 	tells := record.NewBroadcaster()
 	a := devices.New(d.state.View, c.ResourceV1(), tells.NewRecorder(scheme.Scheme, corev1.EventSource{Component: allocatorController}), d.clock.Now)
-	all := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { a.Poke() }, UpdateFunc: func(any, any) { a.Poke() }, DeleteFunc: func(any) { a.Poke() },
+	all := func(do func()) cache.ResourceEventHandler {
+		return cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { do() }, UpdateFunc: func(any, any) { do() }, DeleteFunc: func(any) { do() },
+		}
 	}
 	waits := func(pod *corev1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 }
 	ofPods := cache.ResourceEventHandlerFuncs{
@@ -134,8 +136,8 @@ func (d *deviceClaims) newAllocator(made factory) (begun, error) {
 	}
 	kinds := made.Resource().V1()
 	for i, h := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{ // order does not matter
-		kinds.ResourceClaims().Informer(): all, kinds.ResourceSlices().Informer(): all, kinds.DeviceClasses().Informer(): all,
-		made.Core().V1().Nodes().Informer(): all, made.Core().V1().Pods().Informer(): ofPods,
+		kinds.ResourceClaims().Informer(): all(a.Poke), kinds.ResourceSlices().Informer(): all(a.Renewed), kinds.DeviceClasses().Informer(): all(a.Renewed),
+		made.Core().V1().Nodes().Informer(): all(a.Poke), made.Core().V1().Pods().Informer(): ofPods,
 	} {
 		if _, err := i.AddEventHandler(h); err != nil {
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/berth-dev/berth/api/berthv1"
 	"github.com/berth-dev/berth/fsm"
+	"github.com/berth-dev/berth/guard"
 	"github.com/berth-dev/berth/model"
 )
 
@@ -30,10 +32,13 @@ const (
 	// their turn: a claim can be written so that finding devices takes as long as one likes.
 	podTime       = 2 * time.Second
 	namespaceTime = 2 * time.Second
-	// patience is how long a pod may have devices and no node, nor a nomination to one.
-	patience = 30 * time.Second
-	// readyTime is how long devices may take to get ready (kube-scheduler's bindingTimeout).
+	// patience is how long a pod may have devices that are ready, and no node, nor a nomination to one, when it has been tried;
+	// longPatience where nobody has tried it.
+	patience, longPatience = 30 * time.Second, 2 * time.Minute
+	// readyTime is how long devices may take to get ready, and volumes to be made (kube-scheduler's bindingTimeout).
 	readyTime = 10 * time.Minute
+	// toldAgain is how long it is until a pod is told once more why it gets none.
+	toldAgain = 5 * time.Minute
 	// placingTime is how long others leave a node alone on which a pod has been given devices: until it is bound there,
 	// they would count on the same room.
 	placingTime = 5 * time.Second
@@ -49,7 +54,11 @@ type Allocator struct {
 	now      func() time.Time
 	compiled *cel.Cache
 	poked    chan struct{}
+	renewed  atomic.Bool             // there are other devices or classes than before
 	pods     map[types.UID]*progress // of those that wait
+	// next is with which of a namespace's pods the next pass begins, by their place in the queue: for those before it there was time.
+	next  map[string]string
+	offer *offer // of the last pass, without what has been given away
 }
 
 // progress is what it knows of a pod that waits.
@@ -60,14 +69,19 @@ type progress struct {
 	// pause is how long it rested last, and rests until when.
 	pause time.Duration
 	rests time.Time
-	told  string // why it was given none
-	seen  bool   // in this pass
+	// ready is since when its devices have been; zero: they are not, or it has none.
+	ready time.Time
+	// told is why it was given none, and toldAt when that was said last.
+	told   string
+	toldAt time.Time
+	seen   bool // in this pass
 }
 
 // New gives an allocator that writes claims, and tells pods why they get no devices. now is the state's clock.
 func New(view func() *fsm.View, claims resourceclient.ResourceClaimsGetter, events record.EventRecorder, now func() time.Time) *Allocator {
 	return &Allocator{
-		view: view, claims: claims, events: events, now: now, compiled: newCELCache(), poked: make(chan struct{}, 1), pods: map[types.UID]*progress{},
+		view: view, claims: claims, events: events, now: now, compiled: newCELCache(), poked: make(chan struct{}, 1),
+		pods: map[types.UID]*progress{}, next: map[string]string{},
 	}
 }
 
@@ -77,6 +91,12 @@ func (a *Allocator) Poke() {
 	case a.poked <- struct{}{}:
 	default:
 	}
+}
+
+// Renewed has it look again soon, also for those who rest: there are other devices or classes than before. Any goroutine may.
+func (a *Allocator) Renewed() {
+	a.renewed.Store(true)
+	a.Poke()
 }
 
 // Run works until ctx ends.
@@ -115,6 +135,10 @@ func (a *Allocator) pass(ctx context.Context) (waits bool) {
 	if v.Version() < fsm.SinceDevices {
 		return true
 	}
+	renewed := a.renewed.Swap(false)
+	if renewed || a.offer == nil {
+		a.offer = shownOf(v)
+	}
 	var all []candidate
 	v.PodsAwaitingDevices(func(key string, pod *corev1.Pod) bool {
 		e, ok := v.Queue.Get(key)
@@ -127,6 +151,9 @@ func (a *Allocator) pass(ctx context.Context) (waits bool) {
 			a.pods[pod.UID] = p
 		}
 		p.seen = true
+		if renewed {
+			p.rests = time.Time{}
+		}
 		all = append(all, candidate{v.QueueSortKey(e), key, pod.Namespace, p})
 		return true
 	})
@@ -138,47 +165,80 @@ func (a *Allocator) pass(ctx context.Context) (waits bool) {
 		p.seen = false
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return strings.Compare(a.place, b.place) })
-	spent, failed := map[string]time.Duration{}, map[string]string{}
+	spent, failed, next := map[string]time.Duration{}, map[string]string{}, map[string]string{}
 	for _, c := range all {
 		switch {
 		case ctx.Err() != nil:
 			return false
-		case a.now().Before(c.of.rests), spent[c.namespace] > namespaceTime:
+		case a.now().Before(c.of.rests), c.place < a.next[c.namespace], next[c.namespace] != "":
+			continue
+		case spent[c.namespace] > namespaceTime:
+			next[c.namespace] = c.place
 			continue
 		}
 		began := time.Now()
-		a.consider(ctx, c, failed)
+		if err := guard.Caught(func() error { return a.consider(ctx, c, failed) }); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Info("Devices are given later", "pod", c.key, "err", err)
+			a.tell(c.of, c.key, "looking for devices: "+whatOf(err))
+			c.of.rest(a.now())
+		}
 		spent[c.namespace] += time.Since(began)
+	}
+	a.next = next
+	if len(next) > 0 {
+		a.Poke()
 	}
 	return len(all) > 0
 }
 
+// whatOf is what a pod's owner is told of an error. A panic is nothing that he knows about.
+func whatOf(err error) string {
+	if p := (*guard.Panic)(nil); errors.As(err, &p) {
+		return "a mistake in the allocator, which its log tells"
+	}
+	return err.Error()
+}
+
+// tell tells a pod why it gets no devices, unless it has been told lately.
+func (a *Allocator) tell(of *progress, key, why string) {
+	if of.told == why && a.now().Sub(of.toldAt) < toldAgain {
+		return
+	}
+	if pod, ok := a.view().Pods.Get(key); ok {
+		of.told, of.toldAt = why, a.now()
+		a.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", why)
+	}
+}
+
 // consider looks at a pod as it is by now, and does what is to be done about its claims.
-func (a *Allocator) consider(ctx context.Context, c candidate, failed map[string]string) {
+func (a *Allocator) consider(ctx context.Context, c candidate, failed map[string]string) error {
 	v := a.view()
 	pod, ok := v.Pods.Get(c.key)
-	if !ok || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-		return
+	if !ok || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.ResourceClaims) > fsm.MaxDeviceClaims {
+		return nil
 	}
-	w, ok := wantsOf(v, pod)
-	if !ok { // what it waits for is in its condition
-		return
-	}
-	var err error
+	w := wantsOf(v, pod)
 	switch {
-	case w.broken(a.now()):
-		err = a.release(ctx, c.of, w, "its devices did not get ready")
-	case len(w.without) == 0:
-		if why := a.stranded(ctx, v, c.key, w); why != "" {
-			err = a.release(ctx, c.of, w, why)
+	case len(w.own) == 0 || w.unready:
+		c.of.ready = time.Time{}
+	case c.of.ready.IsZero():
+		c.of.ready = a.now()
+	}
+	switch {
+	case w.unusable: // why is in its condition
+		if len(w.own) > 0 {
+			return a.release(ctx, c.of, w, "another of its claims cannot be used")
 		}
+	case w.broken(a.now()):
+		return a.release(ctx, c.of, w, "its devices did not get ready")
+	case len(w.without) > 0:
+		return a.supply(ctx, v, c, w, failed)
 	default:
-		err = a.supply(ctx, v, c.of, w, failed)
+		if why := a.stranded(ctx, v, c, w); why != "" {
+			return a.release(ctx, c.of, w, why)
+		}
 	}
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("Devices are given later", "pod", klog.KObj(pod), "err", err)
-		c.of.rest(a.now())
-	}
+	return nil
 }
 
 func (p *progress) rest(now time.Time) {
@@ -187,8 +247,8 @@ func (p *progress) rest(now time.Time) {
 }
 
 // supply finds a node for the pod and gives it what that has, or takes from it what keeps it from finding one.
-func (a *Allocator) supply(ctx context.Context, v *fsm.View, of *progress, w *wants, failed map[string]string) error {
-	kind := w.kind()
+func (a *Allocator) supply(ctx context.Context, v *fsm.View, c candidate, w *wants, failed map[string]string) error {
+	kind := w.kind(v)
 	why, known := failed[kind]
 	if !known {
 		s := search{a: a, view: v, wants: w, held: a.held(w.pod.UID)}
@@ -202,7 +262,7 @@ func (a *Allocator) supply(ctx context.Context, v *fsm.View, of *progress, w *wa
 					return fmt.Errorf("resourceclaim %q: %w", claim.Name, err)
 				}
 			}
-			of.placing, of.placingAt, of.told = found.node, a.now(), ""
+			c.of.placing, c.of.placingAt, c.of.told = found.node, a.now(), ""
 			return nil
 		case s.waits: // for others that have been given devices where it has room, too
 			return nil
@@ -210,12 +270,9 @@ func (a *Allocator) supply(ctx context.Context, v *fsm.View, of *progress, w *wa
 		why = s.why()
 		failed[kind] = why
 	}
-	if of.told != why {
-		of.told = why
-		a.events.Event(w.pod, corev1.EventTypeWarning, "FailedScheduling", why)
-	}
+	a.tell(c.of, c.key, why)
 	if len(w.own) > 0 { // what it has keeps it off the nodes that have the rest
-		return a.release(ctx, of, w, "the node where they are has no others for it")
+		return a.release(ctx, c.of, w, "the node where they are has no others for it")
 	}
 	return nil
 }
@@ -233,14 +290,23 @@ func (a *Allocator) held(but types.UID) map[string]bool {
 }
 
 // stranded says why a pod that has all of its devices does not get to where they are; "" while it may.
-func (a *Allocator) stranded(ctx context.Context, v *fsm.View, key string, w *wants) string {
-	e, ok := v.Queue.Get(key)
-	_, nominated := v.Nominations.Get(key)
-	if !ok || nominated || !e.Waits() || len(w.own) == 0 || w.unready {
-		return "" // it is or will be tried, or waits for its victims, or for its devices
+func (a *Allocator) stranded(ctx context.Context, v *fsm.View, c candidate, w *wants) string {
+	e, ok := v.Queue.Get(c.key)
+	_, nominated := v.Nominations.Get(c.key)
+	if !ok || nominated || len(w.own) == 0 || w.unready {
+		return "" // it waits for its victims, or for its devices
 	}
-	if a.now().Sub(w.since) > patience {
+	most := patience
+	if awaitsVolume(v, w.pod) {
+		most = readyTime
+	} else if !e.Waits() {
+		most = longPatience
+	}
+	if a.now().Sub(c.of.ready) > most {
 		return "it found no place for long"
+	}
+	if most != patience { // it will be tried, when its volume is there or when it has its turn
+		return ""
 	}
 	s := search{a: a, view: v, wants: w}
 	room, preempting, err := s.places(ctx)
@@ -250,22 +316,32 @@ func (a *Allocator) stranded(ctx context.Context, v *fsm.View, key string, w *wa
 	return "the node where they are has no room for it"
 }
 
+// awaitsVolume says whether somebody makes a volume for the pod, on a node that has been chosen.
+func awaitsVolume(v *fsm.View, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(model.Claims(pod), func(name string) bool {
+		claim, ok := v.VolumeClaim(pod.Namespace, name)
+		return ok && claim.Spec.VolumeName == "" && claim.Annotations[model.SelectedNode] != ""
+	})
+}
+
 // wants are a pod's claims of devices: those that have been given some (own: to nobody else), and those without.
 type wants struct {
 	pod                 *corev1.Pod
 	given, own, without []*resourcev1.ResourceClaim
-	since               time.Time // when the last of own was given
-	unready             bool      // devices of own are not ready yet
+	unusable            bool // something else has to become of one of them first
+	unready             bool // devices of own are not ready yet
 }
 
-// wantsOf gives them, unless something else has to become of them first.
-func wantsOf(v *fsm.View, pod *corev1.Pod) (*wants, bool) {
+func wantsOf(v *fsm.View, pod *corev1.Pod) *wants {
 	w := &wants{pod: pod}
 	seen := map[types.UID]bool{}
 	for _, c := range model.DeviceClaimsOf(pod) {
 		claim, why := v.ClaimOfDevices(pod, c)
 		if why != "" {
-			return nil, false
+			w.unusable = true
+			if claim, _ = v.ResourceClaim(pod.Namespace, c.Name); claim == nil || claim.Status.Allocation == nil || !reservedBy(claim, pod) {
+				continue
+			}
 		}
 		if seen[claim.UID] {
 			continue
@@ -281,11 +357,19 @@ func wantsOf(v *fsm.View, pod *corev1.Pod) (*wants, bool) {
 		}
 		w.own = append(w.own, claim)
 		w.unready = w.unready || fsm.UnreadyDevice(claim) != ""
-		if at := claim.Status.Allocation.AllocationTimestamp; at != nil && at.After(w.since) {
-			w.since = at.Time
-		}
 	}
-	return w, true
+	return w
+}
+
+func reservedBy(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
+}
+
+// bare is the pod as if its devices were there.
+func (w *wants) bare() *corev1.Pod {
+	pod := *w.pod
+	pod.Spec.ResourceClaims = nil
+	return &pod
 }
 
 // broken says whether devices of its own will not get ready.
@@ -297,14 +381,10 @@ func (w *wants) broken(now time.Time) bool {
 }
 
 // kind is equal for pods that are given devices on the same nodes, if on any.
-func (w *wants) kind() string {
+func (w *wants) kind(v *fsm.View) string {
+	bare := w.bare()
 	var b strings.Builder
-	b.WriteString(w.pod.Namespace + "\x00" + model.ClassOf(w.pod).Signature)
-	for i := range w.pod.Spec.Volumes { // claims of volumes have nodes of their own
-		if claim := model.ClaimOf(w.pod, &w.pod.Spec.Volumes[i]); claim != "" {
-			b.WriteString("\x00" + claim)
-		}
-	}
+	b.WriteString(w.pod.Namespace + "\x00" + v.EffectiveClass(model.ClassOf(bare), bare).Signature)
 	for _, c := range w.given {
 		b.WriteString("\x00given " + string(c.UID))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -41,7 +42,7 @@ func (a *Allocator) release(ctx context.Context, of *progress, w *wants, why str
 		}
 		klog.FromContext(ctx).Info("Took devices back", "claim", klog.KObj(c), "pod", klog.KObj(w.pod), "why", why)
 	}
-	of.placing = ""
+	of.placing, of.ready = "", time.Time{}
 	of.rest(a.now())
 	return errors.Join(errs...)
 }

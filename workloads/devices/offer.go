@@ -1,7 +1,11 @@
 package devices
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -21,29 +25,53 @@ var features = structured.Features{
 
 // offer is what drivers offer in a state, and what of it is given away.
 type offer struct {
-	slices []*resourcev1.ResourceSlice
+	// pools are the slices of each pool that some node has to itself, and shared those of all others.
+	pools  map[poolID][]*resourcev1.ResourceSlice
+	shared []*resourcev1.ResourceSlice
 	given  structured.AllocatedState
-	// on are the nodes that have devices of their own; anywhere: there are others, which more than one node may use.
-	on       map[string]bool
+	// on are the pools of a node. anywhere: there are devices that more than one node may use.
+	on       map[string][]poolID
 	anywhere bool
 }
 
-func offerOf(v *fsm.View) *offer {
-	o := &offer{on: map[string]bool{}, given: structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-	}}
+type poolID struct{ driver, pool string }
+
+// shownOf is what drivers offer in a state, without what of it is given away.
+func shownOf(v *fsm.View) *offer {
+	o := &offer{on: map[string][]poolID{}, pools: map[poolID][]*resourcev1.ResourceSlice{}}
+	type place struct {
+		node string
+		pool poolID
+	}
+	known := map[place]bool{}
+	beyond := map[poolID]bool{} // pools that are not of nodes alone
 	each(v, fsm.ObjectKey(fsm.ResourceSlices, "", ""), func(s *resourcev1.ResourceSlice) {
-		o.slices = append(o.slices, s)
-		switch {
-		case s.Spec.NodeName != nil:
-			o.on[*s.Spec.NodeName] = true
-		case len(s.Spec.Devices) > 0:
-			o.anywhere = true
+		of := poolID{s.Spec.Driver, s.Spec.Pool.Name}
+		o.pools[of] = append(o.pools[of], s)
+		if s.Spec.NodeName == nil {
+			beyond[of] = true
+			o.anywhere = o.anywhere || len(s.Spec.Devices) > 0
+		} else if at := (place{*s.Spec.NodeName, of}); !known[at] {
+			known[at] = true
+			o.on[at.node] = append(o.on[at.node], of)
 		}
 	})
-	each(v, fsm.ResourceClaims+"/", func(c *resourcev1.ResourceClaim) { o.take(c.Status.Allocation) })
+	for _, of := range slices.SortedFunc(maps.Keys(beyond), comparePools) {
+		o.shared = append(o.shared, o.pools[of]...)
+		delete(o.pools, of)
+	}
 	return o
+}
+
+// offerOf is what drivers offer, as it was when the pass began, and what of it is given away by now.
+func (a *Allocator) offerOf(v *fsm.View) *offer {
+	o := *a.offer
+	o.given = structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	each(v, fsm.ResourceClaims+"/", func(c *resourcev1.ResourceClaim) { o.take(c.Status.Allocation) })
+	return &o
 }
 
 // take counts what a claim has been given.
@@ -69,10 +97,24 @@ func (o *offer) take(a *resourcev1.AllocationResult) {
 }
 
 // has says whether there may be devices for a node.
-func (o *offer) has(node string) bool { return o.anywhere || o.on[node] }
+func (o *offer) has(node string) bool { return o.anywhere || len(o.on[node]) > 0 }
 
-func (o *offer) allocator(ctx context.Context, v *fsm.View, compiled *cel.Cache) (structured.Allocator, error) {
-	return structured.NewAllocator(ctx, features, o.given, classes{v}, o.slices, compiled)
+// allocate gives claims devices for a node. Kubernetes' allocator looks at all slices that it is shown, so it is shown those of the
+// node's own pools, and of those that are of no node alone.
+func (o *offer) allocate(ctx context.Context, v *fsm.View, compiled *cel.Cache, node *corev1.Node, claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error) {
+	shown := slices.Clone(o.shared)
+	for _, of := range o.on[node.Name] {
+		shown = append(shown, o.pools[of]...)
+	}
+	allocator, err := structured.NewAllocator(ctx, features, o.given, classes{v}, shown, compiled)
+	if err != nil {
+		return nil, err
+	}
+	return allocator.Allocate(ctx, node, claims)
+}
+
+func comparePools(a, b poolID) int {
+	return cmp.Or(strings.Compare(a.driver, b.driver), strings.Compare(a.pool, b.pool))
 }
 
 func newCELCache() *cel.Cache {
@@ -109,17 +151,4 @@ func each[T any](v *fsm.View, prefix string, f func(o *T)) {
 		}
 		return true
 	})
-}
-
-// nodeOf is the one node that an allocation can be used from, "" where there is no such.
-func nodeOf(a *resourcev1.AllocationResult) string {
-	if a == nil || a.NodeSelector == nil || len(a.NodeSelector.NodeSelectorTerms) != 1 {
-		return ""
-	}
-	for _, f := range a.NodeSelector.NodeSelectorTerms[0].MatchFields {
-		if f.Key == "metadata.name" && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
-			return f.Values[0]
-		}
-	}
-	return ""
 }

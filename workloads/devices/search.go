@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -20,6 +19,13 @@ import (
 	"github.com/berth-dev/berth/sched"
 )
 
+const (
+	// nodesBeyond is how many nodes are asked after one that has devices, for those that a claim likes better.
+	nodesBeyond = 32
+	// nodesInError is how many nodes may have devices that a claim's expressions cannot be applied to, before others are asked no more.
+	nodesInError = 16
+)
+
 // search looks for a node for a pod, where there are devices for its claims.
 type search struct {
 	a     *Allocator
@@ -28,10 +34,9 @@ type search struct {
 	held  map[string]bool
 	waits bool // one that is held may be its
 
-	offer   *offer
-	asked   int // nodes that may have devices
-	noRoom  map[string]int
-	without map[string]int // why nodes that have room gave none: how many
+	offer  *offer
+	counts map[string]int // why nodes are none: how many
+	errs   []error        // of nodes
 }
 
 // found is where there are devices, one result for each claim without.
@@ -41,25 +46,26 @@ type found struct {
 }
 
 // find gives the best node with room, or else one that has room by preemption for the fewest victims; nil where there is none.
+// Nobody is preempted for while a node with room is held.
 func (s *search) find(ctx context.Context) (*found, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, podTime, errTooLong)
 	defer cancel()
-	s.offer = offerOf(s.view)
+	s.offer = s.a.offerOf(s.view)
 	room, preempting, err := s.places(ctx)
 	if err != nil {
 		return nil, cause(ctx, err)
 	}
-	allocator, err := s.offer.allocator(ctx, s.view, s.a.compiled)
-	if err != nil {
-		return nil, cause(ctx, err)
+	best, err := s.best(ctx, room)
+	if best == nil && err == nil && !s.waits {
+		best, err = s.best(ctx, preempting)
 	}
-	for _, nodes := range [][]string{room, preempting} {
-		best, err := s.best(ctx, allocator, nodes)
-		if err != nil || best != nil {
-			return best, cause(ctx, err)
-		}
+	switch {
+	case best != nil:
+		return best, nil
+	case err == nil && !s.waits && len(s.errs) > 0 && len(s.errs) == len(room)+len(preempting):
+		err = s.errs[0]
 	}
-	return nil, nil
+	return nil, cause(ctx, err)
 }
 
 func cause(ctx context.Context, err error) error {
@@ -72,33 +78,11 @@ func cause(ctx context.Context, err error) error {
 // places are the nodes that have room for the pod, most room first, and those that would have it by preemption, fewest victims
 // first, of those that its devices can be used from as far as it has some.
 func (s *search) places(ctx context.Context) (room, preempting []string, err error) {
-	var selectors []*nodeaffinity.NodeSelector
-	for _, c := range s.wants.given {
-		if c.Status.Allocation.NodeSelector != nil {
-			selector, err := nodeaffinity.NewNodeSelector(c.Status.Allocation.NodeSelector)
-			if err != nil {
-				return nil, nil, fmt.Errorf("resourceclaim %q: %w", c.Name, err)
-			}
-			selectors = append(selectors, selector)
-		}
+	may, err := s.reachable()
+	if err != nil {
+		return nil, nil, err
 	}
-	needs := slices.ContainsFunc(s.wants.without, func(c *resourcev1.ResourceClaim) bool { return len(c.Spec.Devices.Requests) > 0 })
-	may := map[string]bool{}
-	s.view.Nodes.Scan("", func(name string, n *corev1.Node) bool {
-		switch {
-		case !model.HasDrivers(n), needs && !s.offer.has(name),
-			slices.ContainsFunc(selectors, func(sel *nodeaffinity.NodeSelector) bool { return !sel.Match(n) }):
-		case s.held[name]:
-			s.waits = true
-		default:
-			may[name] = true
-		}
-		return true
-	})
-	s.asked, s.noRoom = len(may), map[string]int{}
-	bare := *s.wants.pod // as if its devices were there
-	bare.Spec.ResourceClaims = nil
-	verdicts, err := sched.ExplainOn(ctx, s.view, &bare, func(node string) bool { return may[node] }, nil)
+	verdicts, err := sched.ExplainOn(ctx, s.view, s.wants.bare(), func(node string) bool { return may[node] }, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,7 +96,7 @@ func (s *search) places(ctx context.Context) (room, preempting []string, err err
 			victims[v.Node] = len(v.Victims) + len(v.Ending)
 		default:
 			for _, r := range v.Reasons {
-				s.noRoom[r.Text()]++
+				s.counts[r.Text()]++
 			}
 		}
 	}
@@ -123,6 +107,39 @@ func (s *search) places(ctx context.Context) (room, preempting []string, err err
 	slices.SortStableFunc(room, func(a, b string) int { return cmp.Compare(free[b], free[a]) })
 	slices.SortStableFunc(preempting, func(a, b string) int { return cmp.Compare(victims[a], victims[b]) })
 	return room, preempting, nil
+}
+
+// reachable are the nodes that may have devices for the claims without, and from which those that others have been given can be used.
+func (s *search) reachable() (map[string]bool, error) {
+	var selectors []*nodeaffinity.NodeSelector
+	for _, c := range s.wants.given {
+		if c.Status.Allocation.NodeSelector != nil {
+			selector, err := nodeaffinity.NewNodeSelector(c.Status.Allocation.NodeSelector)
+			if err != nil {
+				return nil, fmt.Errorf("resourceclaim %q: %w", c.Name, err)
+			}
+			selectors = append(selectors, selector)
+		}
+	}
+	needs := slices.ContainsFunc(s.wants.without, func(c *resourcev1.ResourceClaim) bool { return len(c.Spec.Devices.Requests) > 0 })
+	may := map[string]bool{}
+	s.counts = map[string]int{}
+	s.view.Nodes.Scan("", func(name string, n *corev1.Node) bool {
+		switch {
+		case !model.HasDrivers(n):
+			s.counts[model.Reason{Kind: model.DeviceDrivers}.Text()]++
+		case slices.ContainsFunc(selectors, func(sel *nodeaffinity.NodeSelector) bool { return !sel.Match(n) }):
+			s.counts[model.Reason{Kind: model.DeviceNode}.Text()]++
+		case needs && !s.offer.has(name):
+			s.counts["node(s) have no devices"]++
+		case s.held[name]:
+			s.waits = true
+		default:
+			may[name] = true
+		}
+		return true
+	})
+	return may, nil
 }
 
 // freeShare is how much of a node's CPU and memory is free, in thousandths of both.
@@ -141,33 +158,38 @@ func freeShare(v *fsm.View, node string) (share int64) {
 	return of(has.MilliCPU, used.MilliCPU) + of(has.MemoryBytes, used.MemoryBytes)
 }
 
-// best is the node where the claims are given the alternatives that they like most; of equal ones the first.
-func (s *search) best(ctx context.Context, allocator structured.Allocator, nodes []string) (best *found, err error) {
-	if s.without == nil {
-		s.without = map[string]int{}
-	}
-	most, liking := mostLiked(s.wants.without), -1
+// best is the node where the claims are given the alternatives that they like most, of those that it looks at; of equal ones the first.
+// What one node has nobody else has to suffer for: an expression that fails at it is a reason against it.
+func (s *search) best(ctx context.Context, nodes []string) (best *found, err error) {
+	most, liking, beyond := mostLiked(s.wants.without), -1, 0
 	for _, name := range nodes {
+		if liking >= most || best != nil && beyond >= nodesBeyond {
+			break
+		}
 		node, ok := s.view.Nodes.Get(name)
 		if !ok {
 			continue
 		}
-		results, err := allocator.Allocate(ctx, node, s.wants.without)
+		if best != nil {
+			beyond++
+		}
+		results, err := s.offer.allocate(ctx, s.view, s.a.compiled, node, s.wants.without)
 		switch {
+		case ctx.Err() != nil:
+			return best, cause(ctx, ctx.Err())
 		case errors.Is(err, structured.ErrFailedAllocationOnNode):
-			s.without[err.Error()]++
-			continue
+			s.counts[err.Error()]++
 		case err != nil:
-			return nil, err
+			s.counts["node(s) have devices that the claims cannot be applied to"]++
+			if s.errs = append(s.errs, err); best == nil && len(s.errs) >= nodesInError {
+				return nil, err
+			}
 		case len(results) != len(s.wants.without):
-			s.without["cannot allocate all claims"]++
-			continue
-		}
-		if l := likedOf(s.wants.without, results); l > liking {
-			best, liking = &found{name, results}, l
-		}
-		if liking >= most {
-			break
+			s.counts["cannot allocate all claims"]++
+		default:
+			if l := likedOf(s.wants.without, results); l > liking {
+				best, liking = &found{name, results}, l
+			}
 		}
 	}
 	return best, nil
@@ -205,19 +227,8 @@ func likedOf(claims []*resourcev1.ResourceClaim, results []resourcev1.Allocation
 
 // why says why there is no node, as kube-scheduler would.
 func (s *search) why() string {
-	if s.asked == 0 {
-		return fmt.Sprintf("0/%d nodes are available: no node has devices, of those that the pod may go to.", s.view.Nodes.Len())
-	}
-	counts := map[string]int{}
-	maps.Copy(counts, s.noRoom)
-	for text, n := range s.without { // order does not matter: they are sums
-		counts[text] += n
-	}
-	if others := s.view.Nodes.Len() - s.asked; others > 0 {
-		counts["node(s) have no devices"] = others
-	}
-	texts := make([]string, 0, len(counts))
-	for text, n := range counts { // order does not matter: they are sorted
+	texts := make([]string, 0, len(s.counts))
+	for text, n := range s.counts { // order does not matter: they are sorted
 		texts = append(texts, fmt.Sprintf("%d %s", n, text))
 	}
 	slices.Sort(texts)
