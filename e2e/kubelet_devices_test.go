@@ -111,6 +111,12 @@ func (d *deviceDriver) timesPrepared(claim types.UID) int {
 	return d.prepared[claim]
 }
 
+func (d *deviceDriver) problems() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Join(d.errs...)
+}
+
 // start serves the driver beside a kubelet, and offers its devices: three, of two kinds.
 func (d *deviceDriver) start(t *testing.T, m *machine) (stop func()) {
 	t.Helper()
@@ -234,6 +240,21 @@ spec:
       exactly: {deviceClassName: lights, selectors: [{cel: {expression: 'device.attributes["lights.example.com"].kind == "fan"'}}]}
 `
 
+// litJob is more pods than there are devices for, one after the other.
+const litJob = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: lit}
+spec:
+  completions: 6
+  parallelism: 3
+  template:
+    spec:
+      restartPolicy: Never
+      resourceClaims: [{name: it, resourceClaimTemplateName: lamp}]
+      containers: [{name: c, image: IMAGE, command: ["true"], resources: {claims: [{name: it}]}}]
+`
+
 // kubeletGivesDevices: pods get what their claims ask for, wherever it is, before they start; as many as there are devices, or by one
 // claim together. What a pod had is another's when it is gone.
 func kubeletGivesDevices(t *testing.T, c *cluster, m *machine) {
@@ -241,11 +262,20 @@ func kubeletGivesDevices(t *testing.T, c *cluster, m *machine) {
 	c.berthIn(t, strings.ReplaceAll(driversChart, "IMAGE", daemontest.Busybox), "apply", "-f", "-")
 	d := &deviceDriver{name: "lights.example.com", dir: filepath.Join(m.dir, "prepared"), has: map[string]types.UID{}, prepared: map[types.UID]int{}}
 	d.kube = c.asPod(t, c.waitRunning(t, "default", "lights")[0])
+	c.eventually(t, "the driver to be kept to its node", func(ctx context.Context) error {
+		_, err := d.kube.ResourceV1().ResourceSlices().Create(ctx, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: resourcev1.ResourceSliceSpec{
+			Driver: d.name, NodeName: new("worker-1"), Pool: resourcev1.ResourcePool{Name: "far", ResourceSliceCount: 1},
+		}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "a driver writes for its own node") {
+			return fmt.Errorf("a slice of another: %v", err)
+		}
+		return nil
+	})
 	stop := d.start(t, m)
 	defer func() { // before its pod is gone
 		stop()
 		c.berth(t, "delete", "pod", "lights", "--timeout=100s")
-		if err := errors.Join(d.errs...); err != nil {
+		if err := d.problems(); err != nil {
 			t.Errorf("the driver: %v", err)
 		}
 	}()
@@ -337,7 +367,15 @@ func kubeletGivesDevices(t *testing.T, c *cluster, m *machine) {
 	}
 
 	c.berth(t, "delete", "pods", "cooled-2", "lit-1", "lit-2", "lit-3", "--ignore-not-found", "--timeout=100s")
-	c.eventually(t, "everything to be given back", func(ctx context.Context) error {
+	c.berthIn(t, strings.ReplaceAll(litJob, "IMAGE", daemontest.Busybox), "apply", "-f", "-")
+	c.eventually(t, "the Job to be done", func(ctx context.Context) error {
+		j, err := kube.BatchV1().Jobs("default").Get(ctx, "lit", metav1.GetOptions{})
+		if err == nil && (j.Status.Succeeded != 6 || j.Status.Failed > 0) {
+			err = fmt.Errorf("%d have succeeded, %d failed", j.Status.Succeeded, j.Status.Failed)
+		}
+		return err
+	})
+	c.eventually(t, "everything to be given back, by pods too that have ended and are still there", func(ctx context.Context) error {
 		left, err := claims(ctx)
 		if err != nil {
 			return err
@@ -347,7 +385,7 @@ func kubeletGivesDevices(t *testing.T, c *cluster, m *machine) {
 		}
 		return nil
 	})
-	c.berth(t, "delete", "resourceclaim", "fan", "--timeout=100s")
+	c.berth(t, "delete", "job/lit", "resourceclaim/fan", "--timeout=100s")
 }
 
 // claiming is a pod with a claim of devices that writes what of it is prepared when it starts. file is the claim's.
