@@ -126,7 +126,7 @@ func (g *registry) devicesGroup() (genericapiserver.APIGroupInfo, error) {
 		resource.Resource(fsm.ResourceSlices), "resourceslice", gv, resourceslice.Strategy)
 	slices.attrs, slices.predicate = resourceslice.GetAttrs, resourceslice.Match
 	classes := plainly[resource.DeviceClass, resourcev1.DeviceClass, resource.DeviceClassList](
-		resource.Resource(fsm.DeviceClasses), "deviceclass", gv, deviceclass.Strategy)
+		resource.Resource(fsm.DeviceClasses), "deviceclass", gv, deviceClassStrategy{deviceclass.Strategy})
 	for _, d := range []*description{&claims, &templates, &slices, &classes} {
 		d.whole = true
 	}
@@ -135,6 +135,26 @@ func (g *registry) devicesGroup() (genericapiserver.APIGroupInfo, error) {
 		g.workload(resources, templates, nil), g.workload(resources, slices, nil), g.workload(resources, classes, nil),
 	)
 	return groupOf(gv, resources), err
+}
+
+// deviceClassStrategy is upstream's, and tells what of a class nobody acts upon.
+type deviceClassStrategy struct{ strategy }
+
+// WarningsOnCreate implements rest.RESTCreateStrategy.
+func (s deviceClassStrategy) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	return append(s.strategy.WarningsOnCreate(ctx, obj), toldOfClass(obj)...)
+}
+
+// WarningsOnUpdate implements rest.RESTUpdateStrategy.
+func (s deviceClassStrategy) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	return append(s.strategy.WarningsOnUpdate(ctx, obj, old), toldOfClass(obj)...)
+}
+
+func toldOfClass(obj runtime.Object) []string {
+	if class, ok := obj.(*resource.DeviceClass); !ok || class.Spec.ExtendedResourceName == nil {
+		return nil
+	}
+	return []string{"spec.extendedResourceName: nobody here makes claims for pods that ask for this resource; they get devices of the class by resourceClaims"}
 }
 
 // seenNamespaces shows the namespaces of the state to upstream's strategies, which look for labels of one.

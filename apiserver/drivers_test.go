@@ -113,6 +113,9 @@ func TestDriverKindsAreAsInKubernetes(t *testing.T) {
 	k.refused("", []string{"patch", "resourceclaim", "gpu", "--type=merge", "-p", `{"spec":{"devices":{"requests":[]}}}`}, "field is immutable")
 	k.refused(strings.Replace(manifest("ResourceClaim"), "deviceClassName: gpus", "deviceClassName: gpus, adminAccess: true", 1), []string{"create"}, "")
 	k.refused(strings.Replace(manifest("DeviceClass"), "device.driver ==", "device.driver +", 1), []string{"create"}, "spec.selectors[0].cel.expression")
+	// Of what nobody acts upon its author hears.
+	k.want(strings.NewReplacer("{name: gpus}", "{name: extended}", "spec: {", "spec: {extendedResourceName: example.com/gpu, ").Replace(manifest("DeviceClass")),
+		[]string{"create"}, "Warning: spec.extendedResourceName: nobody here makes claims")
 	// Each is counted by quotas.
 	k.want("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: few}\nspec: {hard: {count/ingresses.networking.k8s.io: '1', count/resourceclaims.resource.k8s.io: '1'}}", []string{"create"}, "created")
 	k.refused(strings.Replace(manifest("Ingress"), "{name: web}", "{name: other}", 1), []string{"create"}, "exceeded quota: few, requested: count/ingresses.networking.k8s.io=1, used: count/ingresses.networking.k8s.io=1")

@@ -220,6 +220,11 @@ func TestTheTableOfLimits(t *testing.T) {
 					EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			}
 		})),
+		"claims of devices of a pod": a.podsOf(0, most("spec.resourceClaims", func(p *corev1.Pod, n int) {
+			for _, name := range many(n, "claim-%d") {
+				p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+			}
+		})),
 		"resources that a pod names, in all containers and the overhead, and those that are said of its containers": func(t *testing.T, r docs.Row) {
 			a.podsOf(0,
 				most("spec.containers.resources", func(p *corev1.Pod, n int) {

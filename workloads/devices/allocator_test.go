@@ -166,9 +166,9 @@ func TestAlternatives(t *testing.T) {
 		r := request(count, model).Exactly
 		return resourcev1.DeviceSubRequest{Name: name, DeviceClassName: r.DeviceClassName, Selectors: r.Selectors, AllocationMode: r.AllocationMode, Count: count}
 	}
-	any := resourcev1.DeviceRequest{Name: "gpu", FirstAvailable: []resourcev1.DeviceSubRequest{or("one", "big", 1), or("two", "small", 2)}}
-	w.claim("a", any)
-	w.claim("b", any)
+	either := resourcev1.DeviceRequest{Name: "gpu", FirstAvailable: []resourcev1.DeviceSubRequest{or("one", "big", 1), or("two", "small", 2)}}
+	w.claim("a", either)
+	w.claim("b", either)
 	w.pod("first cpu=1", "a")
 	w.settle(t.Context(), 2)
 	w.pod("second cpu=1", "b")

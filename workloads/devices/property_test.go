@@ -203,11 +203,11 @@ func (w *randomWorld) free(v *fsm.View, node string) (models []string) {
 
 // allDiffer says whether devices of these models meet all requests: "" is met by any.
 func allDiffer(models []string, claims []*resourcev1.ResourceClaim) bool {
-	need, any := map[string]int{}, 0
+	need, whichever := map[string]int{}, 0
 	for _, c := range claims {
 		for _, r := range c.Spec.Devices.Requests {
 			if len(r.Exactly.Selectors) == 0 {
-				any += int(r.Exactly.Count)
+				whichever += int(r.Exactly.Count)
 				continue
 			}
 			for _, model := range []string{"big", "small"} {
@@ -230,5 +230,5 @@ func allDiffer(models []string, claims []*resourcev1.ResourceClaim) bool {
 		}
 		left += n - need[model]
 	}
-	return left >= any
+	return left >= whichever
 }
