@@ -59,6 +59,7 @@ type Allocator struct {
 	// next is with which of a namespace's pods the next pass begins, by their place in the queue: for those before it there was time.
 	next  map[string]string
 	offer *offer // of the last pass, without what has been given away
+	turn  int    // with which node the next search begins
 }
 
 // progress is what it knows of a pod that waits.
@@ -309,9 +310,15 @@ func (a *Allocator) stranded(ctx context.Context, v *fsm.View, c candidate, w *w
 		return ""
 	}
 	s := search{a: a, view: v, wants: w}
-	room, preempting, err := s.places(ctx)
-	if err != nil || len(room)+len(preempting) > 0 {
+	may, err := s.reachable()
+	if err != nil {
 		return ""
+	}
+	for _, some := range s.portions(may) {
+		room, preempting, err := s.places(ctx, some)
+		if err != nil || len(room)+len(preempting) > 0 {
+			return ""
+		}
 	}
 	return "the node where they are has no room for it"
 }

@@ -177,3 +177,29 @@ func TestAlternatives(t *testing.T) {
 		t.Errorf("the first has %q, the second %q", w.has("a"), w.has("b"))
 	}
 }
+
+// TestAClassThatIsNotThere: the pod is told, and what others offer is nobody's fault but theirs.
+func TestAClassThatIsNotThere(t *testing.T) {
+	w := newWorld(t)
+	w.kubelet("n1 cpu=8 mem=8Gi pods=110")
+	w.kubelet("odd cpu=16 mem=16Gi pods=110")
+	w.gpus("n1", "big")
+	node := "odd"
+	w.PutObject(fsm.ResourceSlices, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: "gpu.example.com", NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourcev1.Device{{Name: "gpu-0"}}, // of no model: what asks for one fails at it
+	}})
+	missing := request(1, "")
+	missing.Exactly.DeviceClassName = "missing"
+	w.claim("a", missing)
+	w.claim("b", request(1, "big"))
+	w.pod("classless cpu=1", "a")
+	w.pod("classy cpu=1", "b")
+	w.settle(t.Context(), 3)
+	if told := w.told(); w.nodeOf("classless") != "" || !strings.Contains(told, "could not retrieve device class missing") {
+		t.Errorf("it is told %q", told)
+	}
+	if got := w.nodeOf("classy"); got != "n1" {
+		t.Errorf("the other is on %q", got)
+	}
+}

@@ -22,6 +22,10 @@ import (
 const (
 	// nodesBeyond is how many nodes are asked after one that has devices, for those that a claim likes better.
 	nodesBeyond = 32
+	// nodesAtOnce is of how many nodes the one with most room is taken, if there is one: others are asked after them.
+	nodesAtOnce = 500
+	// maxErrorText is how much is told of an error.
+	maxErrorText = 512
 	// nodesInError is how many nodes may have devices that a claim's expressions cannot be applied to, before others are asked no more.
 	nodesInError = 16
 )
@@ -34,9 +38,10 @@ type search struct {
 	held  map[string]bool
 	waits bool // one that is held may be its
 
-	offer  *offer
-	counts map[string]int // why nodes are none: how many
-	errs   []error        // of nodes
+	offer   *offer
+	counts  map[string]int // why nodes are none: how many
+	errs    []error        // of nodes
+	victims map[string]int // of nodes that would have room by preemption
 }
 
 // found is where there are devices, one result for each claim without.
@@ -51,21 +56,38 @@ func (s *search) find(ctx context.Context) (*found, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, podTime, errTooLong)
 	defer cancel()
 	s.offer = s.a.offerOf(s.view)
-	room, preempting, err := s.places(ctx)
+	may, err := s.reachable()
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, err
 	}
-	best, err := s.best(ctx, room)
-	if best == nil && err == nil && !s.waits {
-		best, err = s.best(ctx, preempting)
+	var preempting []string
+	for _, some := range s.portions(may) {
+		room, beside, err := s.places(ctx, some)
+		if err != nil {
+			return nil, cause(ctx, err)
+		}
+		if best, err := s.best(ctx, room); best != nil || err != nil {
+			return best, cause(ctx, err)
+		}
+		preempting = append(preempting, beside...)
 	}
-	switch {
-	case best != nil:
-		return best, nil
-	case err == nil && !s.waits && len(s.errs) > 0 && len(s.errs) == len(room)+len(preempting):
-		err = s.errs[0]
+	if s.waits {
+		return nil, nil
 	}
-	return nil, cause(ctx, err)
+	slices.SortStableFunc(preempting, func(a, b string) int { return cmp.Compare(s.victims[a], s.victims[b]) })
+	best, err := s.best(ctx, preempting)
+	return best, cause(ctx, err)
+}
+
+// portions are the nodes, so many at once as are worth it, beginning with others each time. Where pods ask where others are, all nodes
+// have to be looked at for each.
+func (s *search) portions(nodes []string) (out [][]string) {
+	bare := s.wants.bare()
+	if len(nodes) <= nodesAtOnce || s.view.RulesFor(s.view.EffectiveClass(model.ClassOf(bare), bare)) != nil {
+		return [][]string{nodes}
+	}
+	s.a.turn = (s.a.turn + nodesAtOnce) % len(nodes)
+	return slices.Collect(slices.Chunk(slices.Concat(nodes[s.a.turn:], nodes[:s.a.turn]), nodesAtOnce))
 }
 
 func cause(ctx context.Context, err error) error {
@@ -75,25 +97,23 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// places are the nodes that have room for the pod, most room first, and those that would have it by preemption, fewest victims
-// first, of those that its devices can be used from as far as it has some.
-func (s *search) places(ctx context.Context) (room, preempting []string, err error) {
-	may, err := s.reachable()
+// places are those of some nodes that have room for the pod, most room first, and those that would have it by preemption.
+func (s *search) places(ctx context.Context, of []string) (room, preempting []string, err error) {
+	asked := make(map[string]bool, len(of))
+	for _, name := range of {
+		asked[name] = true
+	}
+	verdicts, err := sched.ExplainOn(ctx, s.view, s.wants.bare(), func(node string) bool { return asked[node] }, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	verdicts, err := sched.ExplainOn(ctx, s.view, s.wants.bare(), func(node string) bool { return may[node] }, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	victims := map[string]int{}
 	for i := range verdicts {
 		switch v := &verdicts[i]; {
 		case len(v.Reasons) == 0:
 			room = append(room, v.Node)
 		case len(v.Victims)+len(v.Ending) > 0:
 			preempting = append(preempting, v.Node)
-			victims[v.Node] = len(v.Victims) + len(v.Ending)
+			s.victims[v.Node] = len(v.Victims) + len(v.Ending)
 		default:
 			for _, r := range v.Reasons {
 				s.counts[r.Text()]++
@@ -105,12 +125,12 @@ func (s *search) places(ctx context.Context) (room, preempting []string, err err
 		free[node] = freeShare(s.view, node)
 	}
 	slices.SortStableFunc(room, func(a, b string) int { return cmp.Compare(free[b], free[a]) })
-	slices.SortStableFunc(preempting, func(a, b string) int { return cmp.Compare(victims[a], victims[b]) })
 	return room, preempting, nil
 }
 
-// reachable are the nodes that may have devices for the claims without, and from which those that others have been given can be used.
-func (s *search) reachable() (map[string]bool, error) {
+// reachable are the nodes that may have devices for the claims without, and from which those that others have been given can be used,
+// by name.
+func (s *search) reachable() (may []string, _ error) {
 	var selectors []*nodeaffinity.NodeSelector
 	for _, c := range s.wants.given {
 		if c.Status.Allocation.NodeSelector != nil {
@@ -122,8 +142,7 @@ func (s *search) reachable() (map[string]bool, error) {
 		}
 	}
 	needs := slices.ContainsFunc(s.wants.without, func(c *resourcev1.ResourceClaim) bool { return len(c.Spec.Devices.Requests) > 0 })
-	may := map[string]bool{}
-	s.counts = map[string]int{}
+	s.counts, s.victims = map[string]int{}, map[string]int{}
 	s.view.Nodes.Scan("", func(name string, n *corev1.Node) bool {
 		switch {
 		case !model.HasDrivers(n):
@@ -135,7 +154,7 @@ func (s *search) reachable() (map[string]bool, error) {
 		case s.held[name]:
 			s.waits = true
 		default:
-			may[name] = true
+			may = append(may, name)
 		}
 		return true
 	})
@@ -232,5 +251,10 @@ func (s *search) why() string {
 		texts = append(texts, fmt.Sprintf("%d %s", n, text))
 	}
 	slices.Sort(texts)
-	return fmt.Sprintf("0/%d nodes are available: %s.", s.view.Nodes.Len(), strings.Join(texts, ", "))
+	why := fmt.Sprintf("0/%d nodes are available: %s.", s.view.Nodes.Len(), strings.Join(texts, ", "))
+	if len(s.errs) > 0 {
+		text := s.errs[0].Error()
+		why += " Of one of them: " + text[:min(len(text), maxErrorText)]
+	}
+	return why
 }
