@@ -23,11 +23,13 @@ var eventTable = func() *tableDef[*corev1.Event] {
 		if hadOld {
 			was, _ := v.eventOrder.Delete(store.RevisionKey(parseRevision(old.ResourceVersion)))
 			v.eventBytes -= was.bytes
+			v.eventShares.count(old.Namespace, parseRevision(old.ResourceVersion), was, -1)
 		}
 		if hasNow {
 			is := keptEvent{key, now.Size()}
 			v.eventOrder.Set(store.RevisionKey(parseRevision(now.ResourceVersion)), is)
 			v.eventBytes += is.bytes
+			v.eventShares.count(now.Namespace, parseRevision(now.ResourceVersion), is, 1)
 		}
 	})
 	def.Size = eventBytes
@@ -70,7 +72,7 @@ func arrivalKey(revision int64) string {
 	return string(appendHex(make([]byte, 0, 16), uint64(revision)))
 }
 
-// putEvent stores an event, and lets the oldest go that are too many.
+// putEvent stores an event, and lets those go that are too many.
 func (tx *Tx) putEvent(e *corev1.Event, limit int) {
 	v := tx.view
 	if _, last, ok := v.arrivals.Max(); !ok || v.TimeUnixNano()-last.TimeUnixNano >= arrivalGrain {
@@ -88,12 +90,11 @@ func (tx *Tx) putEvent(e *corev1.Event, limit int) {
 // kept; the others go as new ones come.
 const maxTrimmed = 10_000
 
-// trimEvents lets the oldest events go that are too many; what is known of them stays until forgetArrivals.
+// trimEvents lets events go that are too many; what is known of them stays until forgetArrivals.
 func (tx *Tx) trimEvents(limit int) {
 	v := tx.view
 	for n := 0; n < maxTrimmed && (v.Events.Len() > limit || v.eventBytes > maxEventsBytes); n++ {
-		_, oldest, _ := v.eventOrder.Min()
-		remove(tx, v.Events, oldest.key)
+		remove(tx, v.Events, v.eventToGo().key)
 	}
 }
 

@@ -26,8 +26,9 @@ type View struct {
 	owners  owners.Index
 	quotas  quotas.Index
 	orders
-	volumes volumeOrders
-	devices deviceOrders
+	volumes     volumeOrders
+	devices     deviceOrders
+	eventShares eventShares
 
 	effective *effectiveClasses // shared by all views of the state
 }
@@ -46,17 +47,18 @@ func newView() View {
 // size of the state.
 func (v *View) fork() View {
 	return View{
-		Position:  v.Position,
-		tableSet:  v.tableSet.fork(),
-		usage:     v.usage.Fork(),
-		queue:     v.queue.Fork(),
-		budgets:   v.budgets.Fork(),
-		owners:    v.owners.Fork(),
-		quotas:    v.quotas.Fork(),
-		orders:    v.orders.fork(),
-		volumes:   v.volumes.fork(),
-		devices:   v.devices.fork(),
-		effective: v.effective,
+		Position:    v.Position,
+		tableSet:    v.tableSet.fork(),
+		usage:       v.usage.Fork(),
+		queue:       v.queue.Fork(),
+		budgets:     v.budgets.Fork(),
+		owners:      v.owners.Fork(),
+		quotas:      v.quotas.Fork(),
+		orders:      v.orders.fork(),
+		volumes:     v.volumes.fork(),
+		devices:     v.devices.fork(),
+		eventShares: v.eventShares.fork(),
+		effective:   v.effective,
 	}
 }
 
