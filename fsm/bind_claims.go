@@ -22,7 +22,7 @@ func (tx *Tx) bindClaims(pod *corev1.Pod, node *corev1.Node, class *model.Class)
 		return ""
 	}
 	names, devices := model.Claims(pod), v.deviceClaims(pod)
-	if len(names)+len(devices) == 0 {
+	if len(names)+len(devices) == 0 && (len(pod.Spec.ResourceClaims) == 0 || v.Version() < SinceDevices) {
 		return ""
 	}
 	if reasons := class.VolumeReasons(node); len(reasons) > 0 {

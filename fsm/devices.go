@@ -39,12 +39,16 @@ const MaxDeviceClaims = 64
 type deviceOrders struct {
 	// waiting are the pods without a node that claim devices, by key.
 	waiting store.Tree[*corev1.Pod]
+	// users are the pods that claim devices, by useKey of each claim, or template of one, and their own;
+	// owned are the claims that are pods' own, by the pod's UID and their key.
+	users store.Tree[*corev1.Pod]
+	owned store.Tree[*resourcev1.ResourceClaim]
 	// taken says which claim has a device, or a share of it, by takenKey and the claim's own.
 	taken store.Tree[string]
 }
 
 func (x *deviceOrders) fork() deviceOrders {
-	return deviceOrders{waiting: x.waiting.Fork(), taken: x.taken.Fork()}
+	return deviceOrders{waiting: x.waiting.Fork(), users: x.users.Fork(), owned: x.owned.Fork(), taken: x.taken.Fork()}
 }
 
 // indexDevicePod keeps which pods without a node claim devices.
@@ -58,6 +62,37 @@ func indexDevicePod(v *live, key string, old, now *corev1.Pod) {
 	case waits(old):
 		v.devices.waiting.Delete(key)
 	}
+	eachUse(old, func(use string) { v.devices.users.Delete(use + key) })
+	eachUse(now, func(use string) { v.devices.users.Set(use+key, now) })
+}
+
+// eachUse calls f for the claims, and templates of claims, that a pod names.
+func eachUse(pod *corev1.Pod, f func(use string)) {
+	if pod == nil || len(pod.Spec.ResourceClaims) == 0 || len(pod.Spec.ResourceClaims) > MaxDeviceClaims {
+		return
+	}
+	for _, c := range model.DeviceClaimsOf(pod) {
+		if c.Name != "" {
+			f(useKey(ResourceClaims, PodKey(pod.Namespace, c.Name)))
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		if template := pod.Spec.ResourceClaims[i].ResourceClaimTemplateName; template != nil {
+			f(useKey(ResourceClaimTemplates, PodKey(pod.Namespace, *template)))
+		}
+	}
+}
+
+func useKey(resource, key string) string { return resource + "/" + key + "\x00" }
+
+// PodsWithDevices calls f for every pod that names a claim of devices, or a template of one (resource says which), by its key.
+func (v *View) PodsWithDevices(resource, key string, f func(pod *corev1.Pod) bool) {
+	v.devices.users.Scan(useKey(resource, key), func(_ string, pod *corev1.Pod) bool { return f(pod) })
+}
+
+// ClaimsOfPod calls f for the claims of devices whose controller a pod is, by its UID.
+func (v *View) ClaimsOfPod(uid string, f func(claim *resourcev1.ResourceClaim) bool) {
+	v.devices.owned.Scan(uid+"\x00", func(_ string, claim *resourcev1.ResourceClaim) bool { return f(claim) })
 }
 
 // PodsAwaitingDevices calls f for every pod without a node that claims devices, by key,
@@ -79,6 +114,27 @@ func indexDevices(v *live, old, now *Object) {
 	}
 	each(old, func(key, _ string) { v.devices.taken.Delete(key) })
 	each(now, func(key, claim string) { v.devices.taken.Set(key, claim) })
+	if claim, of := ownedClaim(old); of != "" {
+		v.devices.owned.Delete(of + PodKey(claim.Namespace, claim.Name))
+	}
+	if claim, of := ownedClaim(now); of != "" {
+		v.devices.owned.Set(of+PodKey(claim.Namespace, claim.Name), claim)
+	}
+}
+
+// ownedClaim is a claim of devices that is a pod's own, and where it stands among owned.
+func ownedClaim(o *Object) (claim *resourcev1.ResourceClaim, of string) {
+	if o == nil {
+		return nil, ""
+	}
+	claim, ok := o.Value.(*resourcev1.ResourceClaim)
+	if !ok {
+		return nil, ""
+	}
+	if by := metav1.GetControllerOfNoCopy(claim); by != nil && by.Kind == "Pod" && by.APIVersion == "v1" {
+		return claim, string(by.UID) + "\x00"
+	}
+	return nil, ""
 }
 
 // takenKey is where those stand who have a device, or the same share of it.
@@ -151,7 +207,12 @@ func (v *View) checkDevices(value, before codec.Object) (Result, bool) {
 	if other == "" {
 		return Result{}, true
 	}
-	return refuseConflict(schema.GroupResource{Group: resourcev1.GroupName, Resource: ResourceClaims}, claim.Name, "a device that it is to have has been given to the claim "+other+" already"), false
+	if namespace, _, _ := strings.Cut(other, "/"); namespace == claim.Namespace {
+		other = "the claim " + other
+	} else {
+		other = "the claim of another namespace"
+	}
+	return refuseConflict(schema.GroupResource{Group: resourcev1.GroupName, Resource: ResourceClaims}, claim.Name, "a device that it is to have has been given to "+other+" already"), false
 }
 
 // ResourceClaim finds one by its name. It must not be changed.
@@ -198,7 +259,9 @@ func (v *View) askForDevices(b *model.VolumesBuilder, pod *corev1.Pod) {
 			continue
 		}
 		claim, _ := v.ResourceClaim(pod.Namespace, c.Name)
-		b.Allocated(claim.Status.Allocation)
+		if b.Allocated(claim.Status.Allocation); b.Asks() > maxClaimsAsks { // too many (tooMany)
+			return
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/berth-dev/berth/budgets"
 	"github.com/berth-dev/berth/model"
@@ -52,25 +53,27 @@ func compareIndexes(t failer, what string, want, got *View) {
 func describeIndexes(v *View) map[string]string {
 	pod := func(p *corev1.Pod) string { return PodKey(p.Namespace, p.Name) + "@" + p.ResourceVersion }
 	return map[string]string{
-		"unclaimed":       list(v.unclaimed, pod),
-		"ended":           list(v.ended, pod),
-		"services":        list(v.services, asText),
-		"given":           list(v.given, asText),
-		"grants":          fmt.Sprintln(v.roles) + list(v.grants, func(o *Object) string { return o.Value.GetName() + "@" + o.Value.GetResourceVersion() }),
-		"users":           list(v.volumes.users, pod),
-		"ending":          list(v.volumes.ending, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
-		"meant":           list(v.volumes.meant, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
-		"offered":         list(v.volumes.offered, func(f *model.FreeVolume) string { return f.Volume.Name + "@" + f.Volume.ResourceVersion }),
-		"shelves":         list(v.volumes.shelves, asText),
-		"waiting":         list(v.devices.waiting, pod),
-		"taken":           list(v.devices.taken, asText),
-		"inNamespace":     list(v.eventShares.inNamespace, asText),
-		"shares":          list(v.eventShares.shares, asText),
-		"largest":         list(v.eventShares.largest, asText),
-		"eventOrder":      list(v.eventOrder, asText),
-		"preemptionOrder": fmt.Sprintf("%+v\n", v.remembered) + list(v.preemptionOrder, asText),
-		"defaultClasses":  list(v.defaultClasses, asText),
-		"definedKinds":    list(v.definedKinds, asText),
+		"unclaimed":        list(v.unclaimed, pod),
+		"ended":            list(v.ended, pod),
+		"services":         list(v.services, asText),
+		"given":            list(v.given, asText),
+		"grants":           fmt.Sprintln(v.roles) + list(v.grants, func(o *Object) string { return o.Value.GetName() + "@" + o.Value.GetResourceVersion() }),
+		"users":            list(v.volumes.users, pod),
+		"ending":           list(v.volumes.ending, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
+		"meant":            list(v.volumes.meant, func(o *corev1.PersistentVolume) string { return o.Name + "@" + o.ResourceVersion }),
+		"offered":          list(v.volumes.offered, func(f *model.FreeVolume) string { return f.Volume.Name + "@" + f.Volume.ResourceVersion }),
+		"shelves":          list(v.volumes.shelves, asText),
+		"waiting":          list(v.devices.waiting, pod),
+		"users of devices": list(v.devices.users, pod),
+		"owned":            list(v.devices.owned, func(o *resourcev1.ResourceClaim) string { return o.Name + "@" + o.ResourceVersion }),
+		"taken":            list(v.devices.taken, asText),
+		"inNamespace":      list(v.eventShares.inNamespace, asText),
+		"shares":           list(v.eventShares.shares, asText),
+		"largest":          list(v.eventShares.largest, asText),
+		"eventOrder":       list(v.eventOrder, asText),
+		"preemptionOrder":  fmt.Sprintf("%+v\n", v.remembered) + list(v.preemptionOrder, asText),
+		"defaultClasses":   list(v.defaultClasses, asText),
+		"definedKinds":     list(v.definedKinds, asText),
 	}
 }
 

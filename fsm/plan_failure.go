@@ -70,7 +70,7 @@ func (j *failureJudge) apply(tx *Tx, ref PodRef) (why string) {
 		state = berthv1.QueueBackoff
 	}
 	tx.recordAttempt(e, queue.Attempt{
-		Diagnosis: d.Diagnosis, Failed: d.Error, State: state, Made: !d.Error && rules.class.AwaitsDevices(),
+		Diagnosis: d.Diagnosis, Failed: d.Error, State: state, Made: !d.Error && state == berthv1.QueueUnschedulable && rules.class.AwaitsDevices(),
 		Refused: !d.Error && rules.class.RefusesClaims() && tx.view.Version() >= SinceDevices,
 	})
 	reason := corev1.PodReasonUnschedulable

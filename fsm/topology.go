@@ -29,11 +29,14 @@ const costCounted = 10
 // rules between pods a class is kept off nodes. It costs a walk over the pods,
 // but is nil, for nothing, where no such rule can be. It is the caller's own.
 func (v *View) RulesFor(c *model.Class) *model.Topology {
-	if !c.HasHardTopology() && !v.usage.KeepAway() {
+	if !v.HasRulesFor(c) {
 		return nil
 	}
 	return v.countAll()
 }
+
+// HasRulesFor says whether there may be rules between pods that keep a class off nodes.
+func (v *View) HasRulesFor(c *model.Class) bool { return c.HasHardTopology() || v.usage.KeepAway() }
 
 func (v *View) countAll() *model.Topology {
 	t := model.NewTopology()

@@ -59,16 +59,48 @@ func newDeviceClaims(config func(controller string) *rest.Config, state State, n
 // deviceKinds are the kinds of what drivers of devices offer, and of what is asked of them.
 func deviceKinds() []kindRows {
 	return []kindRows{
-		{&resourcev1.ResourceClaim{}, informers.Plain(fsm.ResourceClaims)},
+		{&resourcev1.ResourceClaim{}, claimRows()},
 		{&resourcev1.ResourceClaimTemplate{}, informers.Plain(fsm.ResourceClaimTemplates)},
 		{&resourcev1.ResourceSlice{}, informers.InNoNamespace(fsm.ResourceSlices)},
 		{&resourcev1.DeviceClass{}, informers.InNoNamespace(fsm.DeviceClasses)},
 	}
 }
 
+// claimRows have the index of upstream's controller that the state has.
+func claimRows() *informers.Rows {
+	r := informers.Plain(fsm.ResourceClaims)
+	r.Indexes = map[string]informers.Index{"claimPodOwner": func(v *fsm.View, uid string) []any {
+		out := []any{}
+		v.ClaimsOfPod(uid, func(claim *resourcev1.ResourceClaim) bool {
+			out = append(out, claim)
+			return true
+		})
+		return out
+	}}
+	return r
+}
+
+// podsWithDevices are pods with the indexes of upstream's controller that the state has: it looks them up for each change of a claim.
+func podsWithDevices() *informers.Rows {
+	r := pods()
+	for name, resource := range map[string]string{ // order does not matter
+		"podResourceClaim": fsm.ResourceClaims, "podResourceClaimTemplate": fsm.ResourceClaimTemplates,
+	} {
+		r.Indexes[name] = func(v *fsm.View, key string) []any {
+			out := []any{}
+			v.PodsWithDevices(resource, key, func(pod *corev1.Pod) bool {
+				out = append(out, pod)
+				return true
+			})
+			return out
+		}
+	}
+	return r
+}
+
 // keep runs the controllers until ctx ends, or they cannot go on with what they know.
 func (d *deviceClaims) keep(ctx context.Context) error {
-	made, f := newFactoryOf(d.state, append(deviceKinds(), kindRows{&corev1.Pod{}, pods()}, kindRows{&corev1.Node{}, nodes()}))
+	made, f := newFactoryOf(d.state, append(deviceKinds(), kindRows{&corev1.Pod{}, podsWithDevices()}, kindRows{&corev1.Node{}, nodes()}))
 	return follow(ctx, f, func(ctx context.Context) ([]begun, error) {
 		f.Begins(informers.WithDevices())
 		claims, err := d.newClaims(ctx, made)

@@ -28,9 +28,14 @@ const (
 	// it is told of may have helped.
 	restPass  = 20 * time.Millisecond
 	lookAgain = 5 * time.Second
+	// passTime is how long a pass takes at most, beyond what a pod takes that is under way; the next goes on where it ended. longestRest
+	// is the longest rest behind one.
+	passTime, longestRest = 5 * time.Second, time.Second
 	// podTime is how long it looks for devices for one pod, and namespaceTime for those of one namespace before others have
 	// their turn: a claim can be written so that finding devices takes as long as one likes.
+	// ruledTime is podTime where pods may be in each other's way on other nodes: then all are counted first.
 	podTime       = 2 * time.Second
+	ruledTime     = 20 * time.Second
 	namespaceTime = 2 * time.Second
 	// patience is how long a pod may have devices that are ready, and no node, nor a nomination to one, when it has been tried;
 	// longPatience where nobody has tried it.
@@ -38,7 +43,8 @@ const (
 	// readyTime is how long devices may take to get ready, and volumes to be made (kube-scheduler's bindingTimeout).
 	readyTime = 10 * time.Minute
 	// toldAgain is how long it is until a pod is told once more why it gets none.
-	toldAgain = 5 * time.Minute
+	// Something else is told no sooner than after toldAtLeast.
+	toldAgain, toldAtLeast = 5 * time.Minute, 10 * time.Second
 	// placingTime is how long others leave a node alone on which a pod has been given devices: until it is bound there,
 	// they would count on the same room.
 	placingTime = 5 * time.Second
@@ -46,7 +52,7 @@ const (
 	firstPause, longestPause = time.Second, time.Minute
 )
 
-// Allocator gives devices to the claims of pods that wait. It belongs to the goroutine that runs it, but for Poke.
+// Allocator gives devices to the claims of pods that wait. It belongs to the goroutine that runs it, but for Poke and Renewed.
 type Allocator struct {
 	view     func() *fsm.View
 	claims   resourceclient.ResourceClaimsGetter
@@ -57,9 +63,14 @@ type Allocator struct {
 	renewed  atomic.Bool             // there are other devices or classes than before
 	pods     map[types.UID]*progress // of those that wait
 	// next is with which of a namespace's pods the next pass begins, by their place in the queue: for those before it there was time.
-	next  map[string]string
-	offer *offer // of the last pass, without what has been given away
-	turn  int    // with which node the next search begins
+	// from is where the next pass begins, "" for the first.
+	next map[string]string
+	from string
+	// unrest: those who rest are looked at in the next pass, since devices have been renewed during the last one.
+	unrest bool
+	// offer is what drivers offer, as of when it was renewed last, and left what of it is given away by now; nil: that has to be counted.
+	offer, left *offer
+	turn        int // with which node the next search begins
 }
 
 // progress is what it knows of a pod that waits.
@@ -70,6 +81,8 @@ type progress struct {
 	// pause is how long it rested last, and rests until when.
 	pause time.Duration
 	rests time.Time
+	// released: it rests since what it had was taken from it, whatever becomes of devices.
+	released bool
 	// ready is since when its devices have been; zero: they are not, or it has none.
 	ready time.Time
 	// told is why it was given none, and toldAt when that was said last.
@@ -105,7 +118,7 @@ func (a *Allocator) Run(ctx context.Context) {
 	for {
 		began := time.Now()
 		waits := a.pass(ctx)
-		rest := max(restPass, time.Since(began)) // no more than half of a core
+		rest := min(max(restPass, time.Since(began)), longestRest) // no more than half of a core, unless it takes long
 		select {
 		case <-ctx.Done():
 			return
@@ -132,13 +145,11 @@ type candidate struct {
 
 // pass looks once at all pods that wait, in the order of the queue, and says whether some still do.
 func (a *Allocator) pass(ctx context.Context) (waits bool) {
+	renewed := a.renew() || a.unrest
+	a.left, a.unrest = nil, false
 	v := a.view()
 	if v.Version() < fsm.SinceDevices {
 		return true
-	}
-	renewed := a.renewed.Swap(false)
-	if renewed || a.offer == nil {
-		a.offer = shownOf(v)
 	}
 	var all []candidate
 	v.PodsAwaitingDevices(func(key string, pod *corev1.Pod) bool {
@@ -152,7 +163,7 @@ func (a *Allocator) pass(ctx context.Context) (waits bool) {
 			a.pods[pod.UID] = p
 		}
 		p.seen = true
-		if renewed {
+		if renewed && !p.released {
 			p.rests = time.Time{}
 		}
 		all = append(all, candidate{v.QueueSortKey(e), key, pod.Namespace, p})
@@ -167,29 +178,45 @@ func (a *Allocator) pass(ctx context.Context) (waits bool) {
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return strings.Compare(a.place, b.place) })
 	spent, failed, next := map[string]time.Duration{}, map[string]string{}, map[string]string{}
+	began, from := time.Now(), a.from
+	a.from = ""
 	for _, c := range all {
 		switch {
 		case ctx.Err() != nil:
 			return false
-		case a.now().Before(c.of.rests), c.place < a.next[c.namespace], next[c.namespace] != "":
+		case c.place < from, a.now().Before(c.of.rests), c.place < a.next[c.namespace], next[c.namespace] != "":
 			continue
 		case spent[c.namespace] > namespaceTime:
 			next[c.namespace] = c.place
 			continue
 		}
+		if time.Since(began) > passTime {
+			a.from = c.place
+			break
+		}
+		a.unrest = a.renew() || a.unrest
 		began := time.Now()
 		if err := guard.Caught(func() error { return a.consider(ctx, c, failed) }); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Info("Devices are given later", "pod", c.key, "err", err)
 			a.tell(c.of, c.key, "looking for devices: "+whatOf(err))
-			c.of.rest(a.now())
+			c.of.rest(a.now(), false)
 		}
 		spent[c.namespace] += time.Since(began)
 	}
 	a.next = next
-	if len(next) > 0 {
+	if len(next) > 0 || a.from != "" {
 		a.Poke()
 	}
 	return len(all) > 0
+}
+
+// renew looks anew at what drivers offer, if that is something else than before.
+func (a *Allocator) renew() bool {
+	renewed := a.renewed.Swap(false)
+	if renewed || a.offer == nil {
+		a.offer, a.left = shownOf(a.view()), nil // a view of after the word
+	}
+	return renewed
 }
 
 // whatOf is what a pod's owner is told of an error. A panic is nothing that he knows about.
@@ -202,7 +229,7 @@ func whatOf(err error) string {
 
 // tell tells a pod why it gets no devices, unless it has been told lately.
 func (a *Allocator) tell(of *progress, key, why string) {
-	if of.told == why && a.now().Sub(of.toldAt) < toldAgain {
+	if ago := a.now().Sub(of.toldAt); of.told == why && ago < toldAgain || of.told != "" && ago < toldAtLeast {
 		return
 	}
 	if pod, ok := a.view().Pods.Get(key); ok {
@@ -220,7 +247,7 @@ func (a *Allocator) consider(ctx context.Context, c candidate, failed map[string
 	}
 	w := wantsOf(v, pod)
 	switch {
-	case len(w.own) == 0 || w.unready:
+	case len(w.own) == 0 || w.unready || len(w.without) > 0:
 		c.of.ready = time.Time{}
 	case c.of.ready.IsZero():
 		c.of.ready = a.now()
@@ -242,7 +269,8 @@ func (a *Allocator) consider(ctx context.Context, c candidate, failed map[string
 	return nil
 }
 
-func (p *progress) rest(now time.Time) {
+func (p *progress) rest(now time.Time, released bool) {
+	p.released = released
 	p.pause = min(max(2*p.pause, firstPause), longestPause)
 	p.rests = now.Add(p.pause)
 }
@@ -255,6 +283,8 @@ func (a *Allocator) supply(ctx context.Context, v *fsm.View, c candidate, w *wan
 		s := search{a: a, view: v, wants: w, held: a.held(w.pod.UID)}
 		found, err := s.find(ctx)
 		switch {
+		case err != nil && len(w.own) > 0:
+			return errors.Join(err, a.release(ctx, c.of, w, "the rest cannot be found"))
 		case err != nil:
 			return err
 		case found != nil:
@@ -262,14 +292,17 @@ func (a *Allocator) supply(ctx context.Context, v *fsm.View, c candidate, w *wan
 				if err := a.give(ctx, w.pod, claim, &found.results[i]); err != nil {
 					return fmt.Errorf("resourceclaim %q: %w", claim.Name, err)
 				}
+				a.left.take(&found.results[i])
 			}
 			c.of.placing, c.of.placingAt, c.of.told = found.node, a.now(), ""
 			return nil
-		case s.waits: // for others that have been given devices where it has room, too
-			return nil
+		case !s.waits:
+			why = s.why()
 		}
-		why = s.why()
 		failed[kind] = why
+	}
+	if why == "" { // it waits for others that have been given devices where it could be, too
+		return nil
 	}
 	a.tell(c.of, c.key, why)
 	if len(w.own) > 0 { // what it has keeps it off the nodes that have the rest
@@ -310,7 +343,7 @@ func (a *Allocator) stranded(ctx context.Context, v *fsm.View, c candidate, w *w
 		return ""
 	}
 	s := search{a: a, view: v, wants: w}
-	may, err := s.reachable()
+	may, _, err := s.reachable()
 	if err != nil {
 		return ""
 	}

@@ -30,7 +30,7 @@ func (a *Allocator) give(ctx context.Context, pod *corev1.Pod, claim *resourcev1
 	return err
 }
 
-// release takes back what the pod alone was given, and has it rest.
+// release takes back what no other pod uses, and has the pod rest.
 func (a *Allocator) release(ctx context.Context, of *progress, w *wants, why string) error {
 	var errs []error
 	for _, claim := range w.own {
@@ -42,7 +42,7 @@ func (a *Allocator) release(ctx context.Context, of *progress, w *wants, why str
 		}
 		klog.FromContext(ctx).Info("Took devices back", "claim", klog.KObj(c), "pod", klog.KObj(w.pod), "why", why)
 	}
-	of.placing, of.ready = "", time.Time{}
-	of.rest(a.now())
+	of.placing, of.ready, a.left = "", time.Time{}, nil
+	of.rest(a.now(), true)
 	return errors.Join(errs...)
 }

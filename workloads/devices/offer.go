@@ -63,15 +63,19 @@ func shownOf(v *fsm.View) *offer {
 	return o
 }
 
-// offerOf is what drivers offer, as it was when the pass began, and what of it is given away by now.
+// offerOf is what drivers offer, and what of it is given away by now.
 func (a *Allocator) offerOf(v *fsm.View) *offer {
+	if a.left != nil {
+		return a.left
+	}
 	o := *a.offer
 	o.given = structured.AllocatedState{
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
 	each(v, fsm.ResourceClaims+"/", func(c *resourcev1.ResourceClaim) { o.take(c.Status.Allocation) })
-	return &o
+	a.left = &o
+	return a.left
 }
 
 // take counts what a claim has been given.

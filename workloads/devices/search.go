@@ -36,7 +36,7 @@ type search struct {
 	view  *fsm.View
 	wants *wants
 	held  map[string]bool
-	waits bool // one that is held may be its
+	waits bool // one that is held could be its
 
 	offer   *offer
 	counts  map[string]int // why nodes are none: how many
@@ -53,10 +53,14 @@ type found struct {
 // find gives the best node with room, or else one that has room by preemption for the fewest victims; nil where there is none.
 // Nobody is preempted for while a node with room is held.
 func (s *search) find(ctx context.Context) (*found, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, podTime, errTooLong)
+	most := podTime
+	if s.ruled() {
+		most = ruledTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errTooLong)
 	defer cancel()
 	s.offer = s.a.offerOf(s.view)
-	may, err := s.reachable()
+	may, held, err := s.reachable()
 	if err != nil {
 		return nil, err
 	}
@@ -67,23 +71,28 @@ func (s *search) find(ctx context.Context) (*found, error) {
 			return nil, cause(ctx, err)
 		}
 		if best, err := s.best(ctx, room); best != nil || err != nil {
-			return best, cause(ctx, err)
+			return best, err
 		}
 		preempting = append(preempting, beside...)
 	}
-	if s.waits {
-		return nil, nil
+	if len(held) > 0 {
+		room, _, err := s.places(ctx, held)
+		if err != nil {
+			return nil, cause(ctx, err)
+		}
+		best, err := s.best(ctx, room)
+		if s.waits = best != nil; s.waits || err != nil {
+			return nil, err
+		}
 	}
 	slices.SortStableFunc(preempting, func(a, b string) int { return cmp.Compare(s.victims[a], s.victims[b]) })
-	best, err := s.best(ctx, preempting)
-	return best, cause(ctx, err)
+	return s.best(ctx, preempting)
 }
 
 // portions are the nodes, so many at once as are worth it, beginning with others each time. Where pods ask where others are, all nodes
 // have to be looked at for each.
 func (s *search) portions(nodes []string) (out [][]string) {
-	bare := s.wants.bare()
-	if len(nodes) <= nodesAtOnce || s.view.RulesFor(s.view.EffectiveClass(model.ClassOf(bare), bare)) != nil {
+	if len(nodes) <= nodesAtOnce || s.ruled() {
 		return [][]string{nodes}
 	}
 	s.a.turn = (s.a.turn + nodesAtOnce) % len(nodes)
@@ -95,6 +104,12 @@ func cause(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// ruled says whether pods may be in the pod's way on other nodes than their own.
+func (s *search) ruled() bool {
+	bare := s.wants.bare()
+	return s.view.HasRulesFor(s.view.EffectiveClass(model.ClassOf(bare), bare))
 }
 
 // places are those of some nodes that have room for the pod, most room first, and those that would have it by preemption.
@@ -129,14 +144,14 @@ func (s *search) places(ctx context.Context, of []string) (room, preempting []st
 }
 
 // reachable are the nodes that may have devices for the claims without, and from which those that others have been given can be used,
-// by name.
-func (s *search) reachable() (may []string, _ error) {
+// by name; held are those of them on which others are being placed.
+func (s *search) reachable() (may, held []string, _ error) {
 	var selectors []*nodeaffinity.NodeSelector
 	for _, c := range s.wants.given {
 		if c.Status.Allocation.NodeSelector != nil {
 			selector, err := nodeaffinity.NewNodeSelector(c.Status.Allocation.NodeSelector)
 			if err != nil {
-				return nil, fmt.Errorf("resourceclaim %q: %w", c.Name, err)
+				return nil, nil, fmt.Errorf("resourceclaim %q: %w", c.Name, err)
 			}
 			selectors = append(selectors, selector)
 		}
@@ -152,13 +167,13 @@ func (s *search) reachable() (may []string, _ error) {
 		case needs && !s.offer.has(name):
 			s.counts["node(s) have no devices"]++
 		case s.held[name]:
-			s.waits = true
+			held = append(held, name)
 		default:
 			may = append(may, name)
 		}
 		return true
 	})
-	return may, nil
+	return may, held, nil
 }
 
 // freeShare is how much of a node's CPU and memory is free, in thousandths of both.
@@ -194,8 +209,10 @@ func (s *search) best(ctx context.Context, nodes []string) (best *found, err err
 		}
 		results, err := s.offer.allocate(ctx, s.view, s.a.compiled, node, s.wants.without)
 		switch {
+		case ctx.Err() != nil && best != nil:
+			return best, nil
 		case ctx.Err() != nil:
-			return best, cause(ctx, ctx.Err())
+			return nil, context.Cause(ctx)
 		case errors.Is(err, structured.ErrFailedAllocationOnNode):
 			s.counts[err.Error()]++
 		case err != nil:
@@ -254,7 +271,7 @@ func (s *search) why() string {
 	why := fmt.Sprintf("0/%d nodes are available: %s.", s.view.Nodes.Len(), strings.Join(texts, ", "))
 	if len(s.errs) > 0 {
 		text := s.errs[0].Error()
-		why += " Of one of them: " + text[:min(len(text), maxErrorText)]
+		why += " Of one of them: " + strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 	}
 	return why
 }
