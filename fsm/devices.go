@@ -39,19 +39,19 @@ const MaxDeviceClaims = 64
 type deviceOrders struct {
 	// waiting are the pods without a node that claim devices, by key.
 	waiting store.Tree[*corev1.Pod]
-	// users are the pods that claim devices, by useKey of each claim, or template of one, and their own;
+	// named are the pods that claim devices, by useKey of each claim, or template of one, and their own;
 	// owned are the claims that are pods' own, by the pod's UID and their key.
-	users store.Tree[*corev1.Pod]
+	named store.Tree[*corev1.Pod]
 	owned store.Tree[*resourcev1.ResourceClaim]
 	// taken says which claim has a device, or a share of it, by takenKey and the claim's own.
 	taken store.Tree[string]
 }
 
 func (x *deviceOrders) fork() deviceOrders {
-	return deviceOrders{waiting: x.waiting.Fork(), users: x.users.Fork(), owned: x.owned.Fork(), taken: x.taken.Fork()}
+	return deviceOrders{waiting: x.waiting.Fork(), named: x.named.Fork(), owned: x.owned.Fork(), taken: x.taken.Fork()}
 }
 
-// indexDevicePod keeps which pods without a node claim devices.
+// indexDevicePod keeps which pods claim devices, and which of them have no node.
 func indexDevicePod(v *live, key string, old, now *corev1.Pod) {
 	waits := func(pod *corev1.Pod) bool {
 		return pod != nil && len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" && !model.Terminal(pod)
@@ -62,8 +62,8 @@ func indexDevicePod(v *live, key string, old, now *corev1.Pod) {
 	case waits(old):
 		v.devices.waiting.Delete(key)
 	}
-	eachUse(old, func(use string) { v.devices.users.Delete(use + key) })
-	eachUse(now, func(use string) { v.devices.users.Set(use+key, now) })
+	eachUse(old, func(use string) { v.devices.named.Delete(use + key) })
+	eachUse(now, func(use string) { v.devices.named.Set(use+key, now) })
 }
 
 // eachUse calls f for the claims, and templates of claims, that a pod names.
@@ -87,12 +87,12 @@ func useKey(resource, key string) string { return resource + "/" + key + "\x00" 
 
 // PodsWithDevices calls f for every pod that names a claim of devices, or a template of one (resource says which), by its key.
 func (v *View) PodsWithDevices(resource, key string, f func(pod *corev1.Pod) bool) {
-	v.devices.users.Scan(useKey(resource, key), func(_ string, pod *corev1.Pod) bool { return f(pod) })
+	v.devices.named.Scan(useKey(resource, key), func(_ string, pod *corev1.Pod) bool { return f(pod) })
 }
 
 // ClaimsOfPod calls f for the claims of devices whose controller a pod is, by its UID.
 func (v *View) ClaimsOfPod(uid string, f func(claim *resourcev1.ResourceClaim) bool) {
-	v.devices.owned.Scan(uid+"\x00", func(_ string, claim *resourcev1.ResourceClaim) bool { return f(claim) })
+	v.devices.owned.Scan(deviceKey(uid), func(_ string, claim *resourcev1.ResourceClaim) bool { return f(claim) })
 }
 
 // PodsAwaitingDevices calls f for every pod without a node that claims devices, by key,
@@ -101,7 +101,7 @@ func (v *View) PodsAwaitingDevices(f func(key string, pod *corev1.Pod) bool) {
 	v.devices.waiting.Scan("", f)
 }
 
-// indexDevices keeps which claim has which device.
+// indexDevices keeps which claim has which device, and which are pods' own.
 func indexDevices(v *live, old, now *Object) {
 	each := func(o *Object, f func(key, claim string)) {
 		if o == nil {
@@ -132,7 +132,7 @@ func ownedClaim(o *Object) (claim *resourcev1.ResourceClaim, of string) {
 		return nil, ""
 	}
 	if by := metav1.GetControllerOfNoCopy(claim); by != nil && by.Kind == "Pod" && by.APIVersion == "v1" {
-		return claim, string(by.UID) + "\x00"
+		return claim, deviceKey(string(by.UID))
 	}
 	return nil, ""
 }
@@ -164,7 +164,7 @@ func eachDevice(claim *resourcev1.ResourceClaim, f func(device, share string)) {
 	}
 }
 
-// deviceKey tells apart whatever somebody has written.
+// deviceKey begins keys. It tells apart whatever somebody has written.
 func deviceKey(names ...string) string {
 	var b strings.Builder
 	for _, n := range names {

@@ -284,7 +284,8 @@ func (a *Allocator) supply(ctx context.Context, v *fsm.View, c candidate, w *wan
 		found, err := s.find(ctx)
 		switch {
 		case err != nil && len(w.own) > 0:
-			return errors.Join(err, a.release(ctx, c.of, w, "the rest cannot be found"))
+			a.tell(c.of, c.key, "looking for devices: "+whatOf(err))
+			return a.release(ctx, c.of, w, "the rest cannot be found")
 		case err != nil:
 			return err
 		case found != nil:

@@ -43,6 +43,9 @@ func (a *Allocator) release(ctx context.Context, of *progress, w *wants, why str
 		klog.FromContext(ctx).Info("Took devices back", "claim", klog.KObj(c), "pod", klog.KObj(w.pod), "why", why)
 	}
 	of.placing, of.ready, a.left = "", time.Time{}, nil
+	if len(errs) > 0 {
+		return errors.Join(errs...) // it rests for that
+	}
 	of.rest(a.now(), true)
-	return errors.Join(errs...)
+	return nil
 }
