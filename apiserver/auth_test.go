@@ -309,7 +309,7 @@ func TestTableIsServed(t *testing.T) {
 		}
 	}
 	served["customresourcedefinitions.apiextensions.k8s.io"] = true // that there are none, outside of discovery
-	for _, asked := range []string{"certificatesigningrequests.certificates.k8s.io/nodeclient", "certificatesigningrequests.certificates.k8s.io/selfnodeclient", "signers.certificates.k8s.io"} {
+	for _, asked := range []string{"certificatesigningrequests.certificates.k8s.io/nodeclient", "certificatesigningrequests.certificates.k8s.io/selfnodeclient", "signers.certificates.k8s.io", "resourceclaims.resource.k8s.io/binding"} {
 		served[asked] = true // by admission, and by nobody else
 	}
 	for _, asked := range []string{"nodes/log", "nodes/stats", "nodes/metrics"} {
@@ -341,7 +341,7 @@ func TestTableIsServed(t *testing.T) {
 		"ingresses.networking.k8s.io", "ingresses.networking.k8s.io/status", "ingressclasses.networking.k8s.io",
 		"csidrivers.storage.k8s.io", "csinodes.storage.k8s.io", "csistoragecapacities.storage.k8s.io",
 		"volumeattachments.storage.k8s.io", "volumeattachments.storage.k8s.io/status", "volumeattributesclasses.storage.k8s.io",
-		"deviceclasses.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaims.resource.k8s.io/status",
+		"deviceclasses.resource.k8s.io",
 		"resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io",
 		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
 	}

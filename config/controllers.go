@@ -11,7 +11,7 @@ func ControllerNames() []string {
 	return []string{
 		"attachdetach", "clusterrole-aggregation", "cronjob", "daemonset", "deployment", "endpoint", "endpointslice", "endpointslicemirroring",
 		"ephemeral-volume-controller", "horizontal-pod-autoscaler", "job", "persistent-volume-binder", "pv-protection-controller",
-		"pvc-protection-controller", "replicaset", "replication", "service-cidrs-controller", "serviceaccount-token-controller", "statefulset", "token-cleaner",
+		"pvc-protection-controller", "replicaset", "replication", "resourceclaim-controller", "service-cidrs-controller", "serviceaccount-token-controller", "statefulset", "token-cleaner",
 		"ttlafterfinished", "validatingadmissionpolicy-status", "volumeattributesclass-protection-controller",
 	}
 }
