@@ -46,8 +46,8 @@ spec: {ingressClassName: outside, rules: [{host: web.example.com, http: {paths: 
 			return nil
 		})
 	}
-	says("waits", ".status.conditions[?(@.type=='PodScheduled')].message", "pod claims devices (gpu), which nobody allocates here")
-	has(t, "why", c.berth(t, "why", "waits", "-n", ns), "pod claims devices (gpu), which nobody allocates here")
+	says("waits", ".status.conditions[?(@.type=='PodScheduled')].message", `waiting for devices for resourceclaim "gpu"`)
+	has(t, "why", c.berth(t, "why", "waits", "-n", ns), `waiting for devices for resourceclaim "gpu"`)
 	says("named", ".status.containerStatuses[0].state.waiting.message", "spec.resourceClaims: this node has no drivers that prepare claimed devices (gpu)")
 	for _, s := range c.followers(t) {
 		claim, err := s.Kube.ResourceV1().ResourceClaims(ns).Get(t.Context(), "gpu", metav1.GetOptions{})
