@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -104,10 +105,7 @@ func (v *View) PodsAwaitingDevices(f func(key string, pod *corev1.Pod) bool) {
 // indexDevices keeps which claim has which device, and which are pods' own.
 func indexDevices(v *live, old, now *Object) {
 	each := func(o *Object, f func(key, claim string)) {
-		if o == nil {
-			return
-		}
-		if claim, ok := o.Value.(*resourcev1.ResourceClaim); ok {
+		if claim := deviceClaimOf(o); claim != nil {
 			own := PodKey(claim.Namespace, claim.Name)
 			eachDevice(claim, func(device, share string) { f(takenKey(device, share)+own, own) })
 		}
@@ -124,11 +122,7 @@ func indexDevices(v *live, old, now *Object) {
 
 // ownedClaim is a claim of devices that is a pod's own, and where it stands among owned.
 func ownedClaim(o *Object) (claim *resourcev1.ResourceClaim, of string) {
-	if o == nil {
-		return nil, ""
-	}
-	claim, ok := o.Value.(*resourcev1.ResourceClaim)
-	if !ok {
+	if claim = deviceClaimOf(o); claim == nil {
 		return nil, ""
 	}
 	if by := metav1.GetControllerOfNoCopy(claim); by != nil && by.Kind == "Pod" && by.APIVersion == "v1" {
@@ -353,11 +347,27 @@ func (tx *Tx) useDevices(pod *corev1.Pod, claims []model.DeviceClaim) {
 	}
 }
 
-// devices: those who wait for a claim look at it again when they may find something else.
-func (w *wakes) devices(old, now *Object, key string) {
-	if old == nil || now == nil || !sameOffer(old.Value.(*resourcev1.ResourceClaim), now.Value.(*resourcev1.ResourceClaim)) {
-		w.Claims = append(w.Claims, key)
+// devices notes a change of a claim of devices, and says whether it was one: those who wait for it look at it again when they may find
+// something else.
+func (w *wakes) devices(old, now *Object) bool {
+	was, is := deviceClaimOf(old), deviceClaimOf(now)
+	claim := cmp.Or(is, was)
+	if claim == nil || w.tx.view.Version() < SinceDevices {
+		return false
 	}
+	if was == nil || is == nil || !sameOffer(was, is) {
+		w.Claims = append(w.Claims, PodKey(claim.Namespace, awaitedDevices(claim.Name)))
+	}
+	return true
+}
+
+// deviceClaimOf is the claim of devices that an object is, nil for others and for none.
+func deviceClaimOf(o *Object) *resourcev1.ResourceClaim {
+	if o == nil {
+		return nil
+	}
+	claim, _ := o.Value.(*resourcev1.ResourceClaim)
+	return claim
 }
 
 // sameOffer says whether two states of a claim let the same pods have nodes, and the same ones.

@@ -51,9 +51,13 @@ func driverKinds() []ObjectKind {
 	}
 }
 
-// VolumeAttachment and ResourceSlice find one by its name. It must not be changed.
+// VolumeAttachment, DeviceClass and ResourceSlice find one by its name. It must not be changed.
 func (v *View) VolumeAttachment(name string) (*storagev1.VolumeAttachment, bool) {
 	return objectIn[storagev1.VolumeAttachment](v, VolumeAttachments, "", name)
+}
+
+func (v *View) DeviceClass(name string) (*resourcev1.DeviceClass, bool) {
+	return objectIn[resourcev1.DeviceClass](v, DeviceClasses, "", name)
 }
 
 func (v *View) ResourceSlice(name string) (*resourcev1.ResourceSlice, bool) {

@@ -63,10 +63,10 @@ func walk[T any](c *store.Change, f func(old, now *T)) {
 // pods are about who comes, leaves, begins to leave or is another now.
 func (w *wakes) pod(old, now *corev1.Pod) {
 	v := w.tx.view
-	if old != nil && now != nil && spreadOwner(old) != spreadOwner(now) {
-		w.tx.ownerChanged(now)
-	}
 	if old != nil && now != nil {
+		if spreadOwner(old) != spreadOwner(now) {
+			w.tx.ownerChanged(now)
+		}
 		w.tx.claimsNamed(old, now)
 	}
 	from, to := usage.NodeOf(old), usage.NodeOf(now)
@@ -216,7 +216,7 @@ func (w *wakes) node(old, now *corev1.Node) {
 // object: a service, or a workload, by whose selector default constraints
 // count (TS12, TS14).
 func (w *wakes) object(old, now *Object) {
-	if w.volumes(old, now) {
+	if w.volumes(old, now) || w.devices(old, now) {
 		return
 	}
 	if !w.tx.view.hardDefaults() {

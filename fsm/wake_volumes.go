@@ -4,13 +4,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/queue"
 )
 
-// volumes notes what a change of a claim, one of devices too, a volume or a class of volumes means, and says
+// volumes notes what a change of a claim, a volume or a class of volumes means, and says
 // whether it was one.
 func (w *wakes) volumes(old, now *Object) bool {
 	for _, o := range [...]*Object{old, now} {
@@ -32,13 +31,6 @@ func (w *wakes) volumes(old, now *Object) bool {
 			}
 			if o == old && isAnybodys(old) && !isAnybodys(now) {
 				w.Taken = append(w.Taken, model.VolumeClass(value))
-			}
-		case *resourcev1.ResourceClaim:
-			if w.tx.view.Version() < SinceDevices {
-				return false
-			}
-			if o == now || now == nil {
-				w.devices(old, now, PodKey(value.Namespace, awaitedDevices(value.Name)))
 			}
 		default:
 			if o.Resource != StorageClasses {

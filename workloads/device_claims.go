@@ -70,12 +70,7 @@ func deviceKinds() []kindRows {
 func claimRows() *informers.Rows {
 	r := informers.Plain(fsm.ResourceClaims)
 	r.Indexes = map[string]informers.Index{"claimPodOwner": func(v *fsm.View, uid string) []any {
-		out := []any{}
-		v.ClaimsOfPod(uid, func(claim *resourcev1.ResourceClaim) bool {
-			out = append(out, claim)
-			return true
-		})
-		return out
+		return gathered(func(f func(claim *resourcev1.ResourceClaim) bool) { v.ClaimsOfPod(uid, f) })
 	}}
 	return r
 }
@@ -87,12 +82,7 @@ func podsWithDevices() *informers.Rows {
 		"podResourceClaim": fsm.ResourceClaims, "podResourceClaimTemplate": fsm.ResourceClaimTemplates,
 	} {
 		r.Indexes[name] = func(v *fsm.View, key string) []any {
-			out := []any{}
-			v.PodsWithDevices(resource, key, func(pod *corev1.Pod) bool {
-				out = append(out, pod)
-				return true
-			})
-			return out
+			return gathered(func(f func(pod *corev1.Pod) bool) { v.PodsWithDevices(resource, key, f) })
 		}
 	}
 	return r

@@ -109,6 +109,16 @@ func clip(n *intstr.IntOrString) *intstr.IntOrString {
 	return &most
 }
 
+// gathered are all that a walk comes by.
+func gathered[T any](walk func(f func(o T) bool)) []any {
+	out := []any{}
+	walk(func(o T) bool {
+		out = append(out, o)
+		return true
+	})
+	return out
+}
+
 func pods() *informers.Rows {
 	r := informers.Typed("pods", func(v *fsm.View) fsm.Table[*corev1.Pod] { return v.Pods })
 	r.Indexes = map[string]informers.Index{
@@ -126,12 +136,7 @@ func pods() *informers.Rows {
 			return out
 		},
 		podcontroller.PodNodeNameKeyIndex: func(v *fsm.View, node string) []any {
-			out := []any{}
-			v.PodsOnNode(node, func(pod *corev1.Pod) bool {
-				out = append(out, pod)
-				return true
-			})
-			return out
+			return gathered(func(f func(pod *corev1.Pod) bool) { v.PodsOnNode(node, f) })
 		},
 		common.PodPVCIndex: func(v *fsm.View, claim string) []any {
 			out := []any{}

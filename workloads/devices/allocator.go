@@ -15,6 +15,7 @@ import (
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/api/berthv1"
@@ -277,10 +278,11 @@ func (p *progress) rest(now time.Time, released bool) {
 
 // supply finds a node for the pod and gives it what that has, or takes from it what keeps it from finding one.
 func (a *Allocator) supply(ctx context.Context, v *fsm.View, c candidate, w *wants, failed map[string]string) error {
-	kind := w.kind(v)
+	s := a.searchFor(v, w)
+	kind := s.kind()
 	why, known := failed[kind]
 	if !known {
-		s := search{a: a, view: v, wants: w, held: a.held(w.pod.UID)}
+		s.held = a.held(w.pod.UID)
 		found, err := s.find(ctx)
 		switch {
 		case err != nil && len(w.own) > 0:
@@ -343,7 +345,7 @@ func (a *Allocator) stranded(ctx context.Context, v *fsm.View, c candidate, w *w
 	if most != patience { // it will be tried, when its volume is there or when it has its turn
 		return ""
 	}
-	s := search{a: a, view: v, wants: w}
+	s := a.searchFor(v, w)
 	may, _, err := s.reachable()
 	if err != nil {
 		return ""
@@ -380,7 +382,7 @@ func wantsOf(v *fsm.View, pod *corev1.Pod) *wants {
 		claim, why := v.ClaimOfDevices(pod, c)
 		if why != "" {
 			w.unusable = true
-			if claim, _ = v.ResourceClaim(pod.Namespace, c.Name); claim == nil || claim.Status.Allocation == nil || !reservedBy(claim, pod) {
+			if claim, _ = v.ResourceClaim(pod.Namespace, c.Name); claim == nil || claim.Status.Allocation == nil || !resourceclaim.IsReservedForPod(pod, claim, false) {
 				continue
 			}
 		}
@@ -402,41 +404,12 @@ func wantsOf(v *fsm.View, pod *corev1.Pod) *wants {
 	return w
 }
 
-func reservedBy(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
-}
-
-// bare is the pod as if its devices were there.
-func (w *wants) bare() *corev1.Pod {
-	pod := *w.pod
-	pod.Spec.ResourceClaims = nil
-	return &pod
-}
-
 // broken says whether devices of its own will not get ready.
 func (w *wants) broken(now time.Time) bool {
 	return slices.ContainsFunc(w.own, func(c *resourcev1.ResourceClaim) bool {
 		at := c.Status.Allocation.AllocationTimestamp
 		return fsm.UnreadyDevice(c) != "" && (fsm.FailedDevice(c) || at != nil && now.Sub(at.Time) > readyTime)
 	})
-}
-
-// kind is equal for pods that are given devices on the same nodes, if on any.
-func (w *wants) kind(v *fsm.View) string {
-	bare := w.bare()
-	var b strings.Builder
-	b.WriteString(w.pod.Namespace + "\x00" + v.EffectiveClass(model.ClassOf(bare), bare).Signature)
-	for _, c := range w.given {
-		b.WriteString("\x00given " + string(c.UID))
-	}
-	for _, c := range w.without {
-		text, err := c.Spec.Marshal()
-		if err != nil {
-			text = []byte(c.UID)
-		}
-		b.WriteString("\x00" + string(text))
-	}
-	return b.String()
 }
 
 var errTooLong = errors.New("it takes too long to find devices for its claims")

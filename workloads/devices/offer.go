@@ -139,10 +139,8 @@ func (c classes) List() (out []*resourcev1.DeviceClass, _ error) {
 
 // Get implements structured.DeviceClassLister.
 func (c classes) Get(name string) (*resourcev1.DeviceClass, error) {
-	if o, ok := c.view.Objects.Get(fsm.ObjectKey(fsm.DeviceClasses, "", name)); ok {
-		if class, ok := o.Value.(*resourcev1.DeviceClass); ok {
-			return class, nil
-		}
+	if class, ok := c.view.DeviceClass(name); ok {
+		return class, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: resourcev1.GroupName, Resource: fsm.DeviceClasses}, name)
 }

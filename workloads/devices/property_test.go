@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"pgregory.net/rapid"
 
 	"github.com/berth-dev/berth/fsm"
@@ -136,7 +137,7 @@ func (w *randomWorld) allIsAsItShouldBe() {
 		wants := wantsOf(v, pod)
 		if pod.Spec.NodeName != "" {
 			for _, c := range wants.given {
-				if !reservedBy(c, pod) || c.Status.Allocation.Devices.Results[0].Pool != pod.Spec.NodeName {
+				if !resourceclaim.IsReservedForPod(pod, c, false) || c.Status.Allocation.Devices.Results[0].Pool != pod.Spec.NodeName {
 					w.t.Fatalf("%s is on %s, and its claim %s has %+v", key, pod.Spec.NodeName, c.Name, c.Status)
 				}
 			}
@@ -160,7 +161,7 @@ func (w *randomWorld) allIsAsItShouldBe() {
 
 // couldBeOn is a node that could take a pod, by trying all ways to give it devices; "" for none.
 func (w *randomWorld) couldBeOn(v *fsm.View, wants *wants) string {
-	verdicts, err := sched.Explain(w.tb.Context(), v, wants.bare(), nil)
+	verdicts, err := sched.Explain(w.tb.Context(), v, w.a.searchFor(v, wants).bare, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -35,6 +35,9 @@ type search struct {
 	a     *Allocator
 	view  *fsm.View
 	wants *wants
+	// bare is the pod as if its devices were there, and class its class.
+	bare  *corev1.Pod
+	class *model.Class
 	held  map[string]bool
 	waits bool // one that is held could be its
 
@@ -48,6 +51,29 @@ type search struct {
 type found struct {
 	node    string
 	results []resourcev1.AllocationResult
+}
+
+func (a *Allocator) searchFor(v *fsm.View, w *wants) *search {
+	bare := *w.pod
+	bare.Spec.ResourceClaims = nil
+	return &search{a: a, view: v, wants: w, bare: &bare, class: v.EffectiveClass(model.ClassOf(&bare), &bare)}
+}
+
+// kind is equal for pods that are given devices on the same nodes, if on any.
+func (s *search) kind() string {
+	var b strings.Builder
+	b.WriteString(s.bare.Namespace + "\x00" + s.class.Signature)
+	for _, c := range s.wants.given {
+		b.WriteString("\x00given " + string(c.UID))
+	}
+	for _, c := range s.wants.without {
+		text, err := c.Spec.Marshal()
+		if err != nil {
+			text = []byte(c.UID)
+		}
+		b.WriteString("\x00" + string(text))
+	}
+	return b.String()
 }
 
 // find gives the best node with room, or else one that has room by preemption for the fewest victims; nil where there is none.
@@ -91,7 +117,7 @@ func (s *search) find(ctx context.Context) (*found, error) {
 
 // portions are the nodes, so many at once as are worth it, beginning with others each time. Where pods ask where others are, all nodes
 // have to be looked at for each.
-func (s *search) portions(nodes []string) (out [][]string) {
+func (s *search) portions(nodes []string) [][]string {
 	if len(nodes) <= nodesAtOnce || s.ruled() {
 		return [][]string{nodes}
 	}
@@ -107,10 +133,7 @@ func cause(ctx context.Context, err error) error {
 }
 
 // ruled says whether pods may be in the pod's way on other nodes than their own.
-func (s *search) ruled() bool {
-	bare := s.wants.bare()
-	return s.view.HasRulesFor(s.view.EffectiveClass(model.ClassOf(bare), bare))
-}
+func (s *search) ruled() bool { return s.view.HasRulesFor(s.class) }
 
 // places are those of some nodes that have room for the pod, most room first, and those that would have it by preemption.
 func (s *search) places(ctx context.Context, of []string) (room, preempting []string, err error) {
@@ -118,7 +141,7 @@ func (s *search) places(ctx context.Context, of []string) (room, preempting []st
 	for _, name := range of {
 		asked[name] = true
 	}
-	verdicts, err := sched.ExplainOn(ctx, s.view, s.wants.bare(), func(node string) bool { return asked[node] }, nil)
+	verdicts, err := sched.ExplainOn(ctx, s.view, s.bare, func(node string) bool { return asked[node] }, nil)
 	if err != nil {
 		return nil, nil, err
 	}
