@@ -92,6 +92,8 @@ func (a *app) runAgent(ctx context.Context, paths []string, change func(c *confi
 	settings.Logger = log
 	if settings.Server != nil {
 		defer easeCollector(a.getenv)()
+	} else {
+		tightenCollector(a.getenv)
 	}
 	running, err := a.startAgent(ctx, settings)
 	if err != nil {

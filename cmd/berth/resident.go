@@ -16,7 +16,7 @@ import (
 const startSettled = 10 * time.Second
 
 // pieceBytes is how much of the program's file is mapped at most for each byte of it that is used.
-const pieceBytes = 128 << 10
+const pieceBytes = 32 << 10
 
 // letGoOfStart gives the pages of the program's own file back that the start has touched, once it is over: they are most of what a worker has
 // resident, and what of them is used is mapped again from the page cache. The returned function sees to it that nothing is given back any more.
