@@ -16,7 +16,7 @@ const (
 	plainPercent = 100
 	// workerPercent is a worker's, whose heap is small and whose memory is its pods': a quarter less of it for a little processor time.
 	workerPercent = 50
-	liveHeap     = "/gc/heap/live:bytes"
+	liveHeap      = "/gc/heap/live:bytes"
 )
 
 // easeCollector collects a small heap less often, unless the environment
