@@ -346,7 +346,7 @@ func (k *checker) alone(least uint64) {
 // placed is, everybody who must go is gone, and everybody who was placed runs.
 func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
-		if len(n.Spec.Taints) > 0 && !n.Spec.Unschedulable && n.Name != foreign { // whoever was draining it has gone home
+		if len(n.Spec.Taints) > 0 && !n.Spec.Unschedulable && n.Name != foreign && (n.Name != rack || !isReady(n)) { // whoever was draining it has gone home
 			unsettled = append(unsettled, fmt.Sprintf("node %s has taints %v", n.Name, n.Spec.Taints))
 		}
 		return true
@@ -372,7 +372,7 @@ func (k *checker) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 			return true
 		})
 	}
-	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), lost(v), served(v), k.truth.settled(v, nowUnixNano))
+	return slices.Concat(unsettled, workloads(v), kept(v), unclaimed(v), equipped(v), lost(v), served(v), k.truth.settled(v, nowUnixNano))
 }
 
 // woken looks at a state in which nobody is to be tried: whoever waits there waits
@@ -429,7 +429,7 @@ func roomOf(v *fsm.View) *room {
 func (r *room) placeOf(p *corev1.Pod) string {
 	names, wanted := r.names, wantsNode(p)
 	switch {
-	case p.DeletionTimestamp != nil, len(model.Claims(p)) > 0, p.Status.NominatedNodeName != "", p.Spec.Affinity != nil && wanted == "":
+	case p.DeletionTimestamp != nil, len(model.Claims(p)) > 0, len(p.Spec.ResourceClaims) > 0, p.Status.NominatedNodeName != "", p.Spec.Affinity != nil && wanted == "":
 		return ""
 	case wanted != "" && r.nodes[wanted] == nil:
 		return ""

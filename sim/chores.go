@@ -41,10 +41,7 @@ func (u *user) hold(ctx context.Context) {
 		}
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.CoreV1().ConfigMaps(space).Patch(ctx, name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return unlessGone(err)
 		})
 	})
 }
@@ -93,10 +90,7 @@ func (u *user) taint(ctx context.Context, node string, yes bool) {
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		n, err := c.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return unlessGone(err)
 		}
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == reserved.Key })
 		if yes {
@@ -110,10 +104,7 @@ func (u *user) taint(ctx context.Context, node string, yes bool) {
 func (u *user) label(ctx context.Context, node, key, value string) {
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		_, err := c.CoreV1().Nodes().Patch(ctx, node, mergePatch, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, key, value), metav1.PatchOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return unlessGone(err)
 	})
 }
 
@@ -189,10 +180,7 @@ func (u *user) remove(m *machine) {
 			return nil
 		}
 		err := c.CoreV1().RESTClient().Delete().AbsPath(operator.PathRaftServers, m.name).Do(ctx).Error()
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return unlessGone(err)
 	})
 	u.world.story.tell(u.name, "has removed %s", m.name)
 }

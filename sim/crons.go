@@ -5,7 +5,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -48,10 +47,7 @@ func (u *user) suspend(ctx context.Context) {
 	for _, name := range []string{ticking, chiming} {
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.BatchV1().CronJobs(space).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return unlessGone(err)
 		})
 	}
 }

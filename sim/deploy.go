@@ -237,8 +237,10 @@ func (m *mirror) piece(pod *corev1.Pod) {
 // kept: every workload of Kubernetes' controllers has come to where it was to come.
 func kept(v *fsm.View) (unsettled []string) {
 	nodes := int32(v.Nodes.Len())
-	if _, ok := v.Nodes.Get(foreign); ok {
-		nodes--
+	for _, name := range []string{foreign, rack} { // their taints keep those of DaemonSets off
+		if _, ok := v.Nodes.Get(name); ok {
+			nodes--
+		}
 	}
 	v.Objects.Scan("", func(key string, o *fsm.Object) bool {
 		is, want := "", ""

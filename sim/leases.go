@@ -78,8 +78,7 @@ func (u *user) keepLease(ctx context.Context) {
 		}
 		since = time.Now()
 		_ = u.ask(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-			patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
-			_, err := c.CoreV1().Nodes().Patch(ctx, foreign, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			_, err := c.CoreV1().Nodes().Patch(ctx, foreign, types.StrategicMergePatchType, sayReady(), metav1.PatchOptions{}, "status")
 			return err
 		})
 	})
@@ -112,6 +111,11 @@ func (u *user) remembered(ctx context.Context) {
 			u.world.checker.contradicted("server %s, which leads, has taken that the lease of node %s was renewed at %s, and shows %s", m.name, foreign, at, shown)
 		}
 	})
+}
+
+// sayReady is the patch of a node's status by which a kubelet says that it is well.
+func sayReady() []byte {
+	return fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
 }
 
 func isReady(n *corev1.Node) bool {

@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -39,6 +40,7 @@ type mirror struct {
 
 	volumes map[string]*corev1.PersistentVolume
 	alone   map[string]bool // claims: one pod at a time may use it
+	devices claimed
 
 	pieces map[types.UID]map[string]bool // of Jobs: those that have succeeded
 
@@ -48,7 +50,7 @@ type mirror struct {
 func newMirror() *mirror {
 	return &mirror{pods: map[string]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, claims: map[string]*fsm.Nomination{}, ended: map[string]*fsm.Nomination{},
 		victims: map[types.UID]*corev1.Pod{}, nominations: map[types.UID]*fsm.Nomination{}, pieces: map[types.UID]map[string]bool{},
-		ticks: map[string]*batchv1.Job{}, runs: map[string]types.UID{}, chimes: map[int64]bool{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}}
+		ticks: map[string]*batchv1.Job{}, runs: map[string]types.UID{}, chimes: map[int64]bool{}, volumes: map[string]*corev1.PersistentVolume{}, alone: map[string]bool{}, devices: newClaimed()}
 }
 
 func (m *mirror) fault(revision int64, format string, args ...any) {
@@ -65,8 +67,10 @@ func (m *mirror) load(v *fsm.View) {
 	v.Pods.Scan("", func(key string, p *corev1.Pod) bool { m.pods[key] = p; m.piece(p); return true })
 	v.Nodes.Scan("", func(key string, n *corev1.Node) bool { m.nodes[key] = n; return true })
 	v.Nominations.Scan("", func(key string, n *fsm.Nomination) bool { m.claims[key] = n; return true })
-	v.Objects.Scan("", func(_ string, o *fsm.Object) bool {
+	v.Objects.Scan("", func(key string, o *fsm.Object) bool {
 		switch is := o.Value.(type) {
+		case *resourcev1.ResourceClaim:
+			m.deviceClaim(m.at, key, is)
 		case *corev1.PersistentVolume:
 			m.volumes[is.Name] = is
 		case *corev1.PersistentVolumeClaim:
@@ -115,6 +119,8 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 		case *corev1.PersistentVolume:
 			old, _ := before(c).(*corev1.PersistentVolume)
 			m.volume(c.Revision, old, is)
+		case *resourcev1.ResourceClaim:
+			m.deviceClaim(c.Revision, c.Key, is)
 		}
 	case *policyv1.PodDisruptionBudget:
 		if s := &is.Status; s.DisruptionsAllowed > max(0, s.CurrentHealthy-s.DesiredHealthy) {
@@ -140,6 +146,8 @@ func (m *mirror) take(c *store.Change, view func() *fsm.View) {
 				delete(m.volumes, was.Name)
 			case *batchv1.Job:
 				delete(m.ticks, c.Key)
+			case *resourcev1.ResourceClaim:
+				m.deviceClaim(c.Revision, c.Key, nil)
 			}
 		}
 	}
@@ -171,6 +179,7 @@ func (m *mirror) close(revision int64) {
 	}
 	clear(m.victims)
 	clear(m.nominations)
+	m.closeDevices(revision)
 }
 
 // pod looks at a change of a pod, in the state before it.
@@ -249,6 +258,7 @@ func (m *mirror) binding(revision int64, pod *corev1.Pod) {
 	}
 	m.room(revision, pod, node)
 	m.usesClaims(revision, pod)
+	m.usesDevices(revision, pod)
 	apart := pod.Labels["apart"]
 	for _, p := range m.pods {
 		if apart != "" && p.Labels["apart"] == apart && p.Spec.NodeName == node.Name && p.UID != pod.UID && !ended(p) {

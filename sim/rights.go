@@ -46,10 +46,7 @@ func (u *user) grant(ctx context.Context, ward *user) {
 		}
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			err := c.RbacV1().RoleBindings(space).Delete(ctx, name, metav1.DeleteOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return unlessGone(err)
 		})
 		pause(ctx, rightOutlives)
 		if ctx.Err() != nil || u.bindings(ctx) != 0 {

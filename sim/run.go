@@ -189,6 +189,7 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 		{"define", (*user).define},
 		{"kubelet", (*user).keepLease},
 		{"weigh", (*user).weigh},
+		{"equip", (*user).equip},
 	}
 	const masters = "system:masters"
 	ward, err := w.newUser("ward", 101)

@@ -86,6 +86,14 @@ func (u *user) every(ctx context.Context, d time.Duration, do func()) {
 	every(ctx, d*time.Duration(u.world.config.Pace.slow), do)
 }
 
+// unlessGone is nil where what is to go is gone.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // pause lets time pass.
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -262,10 +270,7 @@ func (u *user) drain(ctx context.Context) {
 func (u *user) cordon(ctx context.Context, node string, yes bool) {
 	u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 		_, err := c.CoreV1().Nodes().Patch(ctx, node, "application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, yes), metav1.PatchOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return unlessGone(err)
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -53,19 +52,13 @@ func (u *user) claim(ctx context.Context) {
 			})
 		}
 		pause(ctx, time.Duration(u.rand.IntN(20))*time.Second)
-		gone := func(err error) error {
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
-		}
 		for _, pod := range pods {
 			u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-				return gone(c.CoreV1().Pods(space).Delete(ctx, pod, metav1.DeleteOptions{}))
+				return unlessGone(c.CoreV1().Pods(space).Delete(ctx, pod, metav1.DeleteOptions{}))
 			})
 		}
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
-			return gone(c.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}))
+			return unlessGone(c.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}))
 		})
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			volumes, err := c.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
@@ -74,7 +67,7 @@ func (u *user) claim(ctx context.Context) {
 			}
 			for i := range volumes.Items {
 				if v := &volumes.Items[i]; v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Name == name && v.DeletionTimestamp == nil {
-					err = errors.Join(err, gone(c.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{})))
+					err = errors.Join(err, unlessGone(c.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{})))
 				}
 			}
 			return err

@@ -120,7 +120,7 @@ func (d *deviceClaims) newClaims(ctx context.Context, made factory) (begun, erro
 	}
 	resourceclaimmetrics.RegisterMetrics(nil) // in the place of upstream's, which keeps what the first leadership knew
 	kinds := made.Resource().V1()
-	upstream, err := resourceclaim.NewController(klog.FromContext(ctx), resourceclaim.Features{AdminAccess: true, PrioritizedList: true}, c,
+	upstream, err := resourceclaim.NewController(klog.FromContext(ctx), resourceclaim.Features{AdminAccess: true, PrioritizedList: true}, withReservations{c, d.state.View},
 		made.Core().V1().Pods(), nil, kinds.ResourceClaims(), kinds.ResourceClaimTemplates())
 	if err != nil {
 		return nil, fmt.Errorf("controller %s: %w", claimsController, err)

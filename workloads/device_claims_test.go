@@ -58,3 +58,46 @@ func TestIndexesOfDevices(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingIsReservedForWhoHasEnded: upstream's controller takes such a reservation away, and would make it again as long as others use
+// the claim.
+func TestNothingIsReservedForWhoHasEnded(t *testing.T) {
+	cl := clustertest.New()
+	reference := func(name string) resourcev1.ResourceClaimConsumerReference {
+		pod, ok := cl.State.View().Pods.Get("default/" + name)
+		if !ok {
+			t.Fatalf("there is no pod %s", name)
+		}
+		return resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: name, UID: pod.UID}
+	}
+	for _, name := range []string{"ended", "runs"} {
+		cl.AdmitPod(clustertest.Pod(name + " cpu=1"))
+	}
+	pod, _ := cl.State.View().Pods.Get("default/ended")
+	ended := pod.DeepCopy()
+	ended.Status.Phase = corev1.PodSucceeded
+	cl.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: ended}})
+	stored := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shared", UID: "shared"}}
+	stored.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{reference("runs")}
+	cl.PutObject(fsm.ResourceClaims, stored)
+	other := reference("ended")
+	other.UID = "of another"
+	for _, c := range []struct {
+		name string
+		by   []resourcev1.ResourceClaimConsumerReference
+		uid  types.UID
+		skip bool
+	}{
+		{"who has ended", []resourcev1.ResourceClaimConsumerReference{reference("runs"), reference("ended")}, "shared", true},
+		{"who runs", []resourcev1.ResourceClaimConsumerReference{reference("runs"), reference("runs")}, "shared", false},
+		{"one of the name", []resourcev1.ResourceClaimConsumerReference{reference("runs"), other}, "shared", false},
+		{"nobody more", []resourcev1.ResourceClaimConsumerReference{reference("ended")}, "shared", false},
+		{"a claim of the name", []resourcev1.ResourceClaimConsumerReference{reference("runs"), reference("ended")}, "later", false},
+	} {
+		claim := stored.DeepCopy()
+		claim.UID, claim.Status.ReservedFor = c.uid, c.by
+		if have := reservedAlready(cl.State.View(), claim); (have != nil) != c.skip {
+			t.Errorf("%s: %v is told", c.name, have)
+		}
+	}
+}
