@@ -82,7 +82,7 @@ func (s *Server) controllerConfig(ctx context.Context, name string, term uint64)
 	return &rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
-		Transport: &fencedRequests{s.newFence(ctx, term), s.api.Local(who, groups...)},
+		Transport: &pacedRequests{next: &fencedRequests{s.newFence(ctx, term), s.api.Local(who, groups...)}},
 		QPS:       -1, // who is too fast is told so by the API
 		// What upstream's controllers ask for that is out of date is nobody's business who reads a server's output.
 		WarningHandler: rest.NoWarnings{},
