@@ -16,9 +16,9 @@ import (
 const (
 	// collectedPerCommand bounds the objects that one command looks at.
 	collectedPerCommand = 500
-	// judgedAtOnce bounds the objects that one call of Step looks at, which is
+	// judgedAtOnce bounds the objects that one call of Step looks at, while the other controllers of the loop wait, which is
 	// cheaper than to collect them.
-	judgedAtOnce = 20_000
+	judgedAtOnce = 2_000
 )
 
 // Garbage finds the objects that their owner references demand something of:

@@ -19,7 +19,7 @@ const (
 	// at one takes some tenths of a millisecond of a processor, of which others have need when a leader begins.
 	laterAtOnce = 16
 	laterEvery  = 50 * time.Millisecond
-	laterAfter  = 2 * time.Second
+	laterAfter  = 5 * time.Second
 )
 
 // later is what handlers are told of later.

@@ -131,8 +131,8 @@ func (s *Scheduler) reread(state *fsm.View, f *assumption) {
 		n.usage = n.usage.With(p.class)
 	}
 	n.usage = v.bareUsage(slot, n.usage)
-	state.ClassesOnNode(f.node, func(obj *corev1.Pod, _ *model.Class) bool {
-		s.takeIn(obj, func() { s.putPod(obj) })
+	state.ClassesOnNode(f.node, func(obj *corev1.Pod, c *model.Class) bool {
+		s.takeIn(obj, func() { s.putPod(obj, c) })
 		return true
 	})
 	var known []types.UID

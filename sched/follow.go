@@ -121,7 +121,7 @@ func (s *Scheduler) take(c *store.Change) {
 		if old, ok := c.Old.(*corev1.Pod); ok && old.UID != row.UID {
 			s.dropPod(old)
 		}
-		s.putPod(row)
+		s.putPod(row, nil)
 		return
 	case *corev1.Node:
 		s.view.putNode(row.Name, row)
@@ -157,8 +157,8 @@ func (s *Scheduler) take(c *store.Change) {
 	}
 }
 
-// putPod takes in a pod as the state shows it.
-func (s *Scheduler) putPod(obj *corev1.Pod) {
+// putPod takes in a pod as the state shows it. is is what it asks for there, nil if that has to be looked up.
+func (s *Scheduler) putPod(obj *corev1.Pod, is *model.Class) {
 	if obj.Spec.NodeName == "" {
 		return
 	}
@@ -170,7 +170,7 @@ func (s *Scheduler) putPod(obj *corev1.Pod) {
 	slot := v.slot(obj.Spec.NodeName)
 	p, known := v.pods[obj.UID]
 	if !known {
-		p = s.landed(obj, slot)
+		p = s.landed(obj, slot, is)
 	}
 	before := p.obj
 	p.obj = obj
@@ -203,7 +203,7 @@ func sharesSpec(a, b *corev1.Pod) bool {
 
 // landed records a pod that the state shows on a node for the first time. Where a binding of ours said so already, the
 // pod only changes from assumed to real.
-func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
+func (s *Scheduler) landed(obj *corev1.Pod, slot int32, is *model.Class) *pod {
 	v := s.view
 	if f, ok := s.assumptions[obj.UID]; ok && f.pod != nil {
 		p := f.pod
@@ -216,7 +216,10 @@ func (s *Scheduler) landed(obj *corev1.Pod, slot int32) *pod {
 		v.removePod(p)
 		s.unmarkUnsettled(f)
 	}
-	p := newPod(obj, s.classOf(obj))
+	if is == nil {
+		is = s.classOf(obj)
+	}
+	p := newPod(obj, is)
 	p.Slot, p.evicting = slot, s.evicting[obj.UID]
 	v.pods[obj.UID] = p
 	v.addPod(p)

@@ -65,7 +65,7 @@ func (s *Scheduler) load() bool {
 		case loadBudgets:
 			through = loadFrom(s, l.state.Budgets.ScanFrom, s.book.put)
 		case loadPods:
-			through = loadFrom(s, placedPods(l.state), s.putPod)
+			through = s.loadPods(l.state)
 		case loadNominations:
 			through = loadFrom(s, l.state.Nominations.ScanFrom, s.putNomination)
 		case loadUnsettled:
@@ -79,11 +79,16 @@ func (s *Scheduler) load() bool {
 	return true
 }
 
-// placedPods are a state's pods on nodes, as loadFrom walks over a table.
-func placedPods(state *fsm.View) func(prefix, from string, f func(at string, pod *corev1.Pod) bool) {
-	return func(_, from string, f func(at string, pod *corev1.Pod) bool) {
-		state.PlacedFrom(from, func(at string, pod *corev1.Pod, _ *model.Class) bool { return f(at, pod) })
+// loadPods takes in a state's pods on nodes, as loadFrom does a table.
+func (s *Scheduler) loadPods(state *fsm.View) (through bool) {
+	var is *model.Class
+	placed := func(_, from string, f func(at string, pod *corev1.Pod) bool) {
+		state.PlacedFrom(from, func(at string, pod *corev1.Pod, c *model.Class) bool {
+			is = c
+			return f(at, pod)
+		})
 	}
+	return loadFrom(s, placed, func(pod *corev1.Pod) { s.putPod(pod, is) })
 }
 
 // loadFrom takes in the rows of a table from where it was left.
