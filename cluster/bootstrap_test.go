@@ -183,6 +183,7 @@ func FuzzDecodeMeta(f *testing.F) {
 	}
 	f.Add(raw)
 	f.Add([]byte{0x81, 0xa1, 'r'})
+	f.Add([]byte("\x85\xa10\xc9\xff\x00\x00\x000"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		m, err := decodeMeta(raw)
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/berth-dev/berth/wire"
 )
 
 // intent is the goodbye of one process. memberlist tells its delegate of a
@@ -33,7 +35,7 @@ func decodeIntent(raw []byte) (intent, error) {
 	if len(raw) > maxIntentBytes {
 		return in, fmt.Errorf("decoding a goodbye: %d bytes are more than %d", len(raw), maxIntentBytes)
 	}
-	if err := msgpack.Unmarshal(raw, &in); err != nil {
+	if err := decode(raw, &in); err != nil {
 		return in, fmt.Errorf("decoding a goodbye: %w", err)
 	}
 	if in.Name == "" || in.Instance == "" {
@@ -109,11 +111,23 @@ func (d delegate) MergeRemoteState(raw []byte, _ bool) {
 	}
 }
 
+// decode decodes what a member has sent. Who has the key of gossip may send anything, and of bytes that claim to be long msgpack keeps
+// room in decoders that it uses again, a quarter more each time.
+func decode(raw []byte, into any) error {
+	if err := wire.Check(raw, uint64(len(raw))); err != nil {
+		return err
+	}
+	return msgpack.Unmarshal(raw, into)
+}
+
 func decodeIntents(raw []byte) ([]intent, error) {
 	if len(raw) > maxIntentsBytes {
 		return nil, fmt.Errorf("decoding goodbyes: %d bytes are more than %d", len(raw), maxIntentsBytes)
 	}
-	// One by one: msgpack would make room for as many as the bytes claim.
+	if err := wire.Check(raw, uint64(len(raw))); err != nil {
+		return nil, fmt.Errorf("decoding goodbyes: %w", err)
+	}
+	// One by one: msgpack would make room for as many as there may be.
 	dec := msgpack.NewDecoder(bytes.NewReader(raw))
 	n, err := dec.DecodeArrayLen()
 	if err != nil {

@@ -91,7 +91,7 @@ func decodeMeta(raw []byte) (Meta, error) {
 		return Meta{}, fmt.Errorf("the member's metadata takes %d bytes, more than %d", len(raw), memberlist.MetaMaxSize)
 	}
 	var m Meta
-	if err := msgpack.Unmarshal(raw, &m); err != nil {
+	if err := decode(raw, &m); err != nil {
 		return Meta{}, fmt.Errorf("decoding a member's metadata: %w", err)
 	}
 	if m.Role != RoleServer && m.Role != RoleWorker {

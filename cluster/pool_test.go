@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -406,8 +407,32 @@ func FuzzDecodeIntents(f *testing.F) {
 	})
 }
 
+// TestClaimedLengths: whatever length a few bytes claim, no room is made for it. msgpack keeps what it has made, and makes more each time.
+func TestClaimedLengths(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 100 {
+		for _, raw := range []string{"\x82\xc6\xff\xff\xff\xff0", "\x82\xa1x\xc9\xff\x00\x00\x000", "\x82\xdb\xff\xff\xff\xff0", "\xdf\xff\xff\xff\xff", "\xdd\xff\xff\xff\xff\xc6\xff\xff\xff\xff"} {
+			if _, err := decodeMeta([]byte(raw)); err == nil {
+				t.Fatalf("%q is a member's metadata", raw)
+			}
+			if _, err := decodeIntent([]byte(raw)); err == nil {
+				t.Fatalf("%q is a goodbye", raw)
+			}
+			if _, err := decodeIntents([]byte(raw)); err == nil {
+				t.Fatalf("%q are goodbyes", raw)
+			}
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+		t.Errorf("%d bytes were made room for", took)
+	}
+}
+
 func FuzzDecodeIntent(f *testing.F) {
 	f.Add([]byte("\x82\xa1n\xa1a\xa1i\xa1b"))
+	f.Add([]byte("\x82\xc6\xc6\xc6\xc6\xc6\xc6\xa1\x30\x95"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if in, err := decodeIntent(raw); err == nil && (in.Name == "" || in.Instance == "") {
 			t.Errorf("accepted %+v", in)
