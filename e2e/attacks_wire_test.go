@@ -23,81 +23,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/api/operator"
-	gossip "github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/pki"
 )
 
 var attackConnections = flag.Int("attack.connections", 4000, "how many idle connections TestAttacks opens at once")
-
-// stranger joins the gossip, or tries to.
-func (a *attacked) stranger(t *testing.T, name, key string, meta gossip.Meta) (*gossip.Pool, error) {
-	t.Helper()
-	pool, err := gossip.New(gossip.Config{Name: name, BindAddr: "127.0.0.1", EncryptionKey: key, Meta: meta, Loopback: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Shutdown() }) // the test is over
-	leader := a.waitLeader(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	_, err = pool.Join(ctx, portOf(leader, leader.Ports.Gossip))
-	return pool, err
-}
-
-func (a *attacked) isMember(t *testing.T, name string) bool {
-	t.Helper()
-	return strings.Contains(a.berth(t, "members"), name)
-}
-
-// Who has not the key of gossip, or one of before, is no member.
-func (a *attacked) gossipWithoutKey(t *testing.T) {
-	status, err := a.waitLeader(t).Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{"", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="} {
-		if _, err := a.stranger(t, "mallory", key, gossip.Meta{Role: gossip.RoleWorker, ClusterID: status.ClusterID}); err == nil {
-			t.Errorf("it joins with the key %q", key)
-		}
-	}
-	if a.isMember(t, "mallory") {
-		t.Error("mallory is a member")
-	}
-}
-
-// Gossip brings addresses and no rights: who has its key, as each worker has, may say of himself that he is a server, as
-// loud as he likes.
-func (a *attacked) gossipOfAForgedServer(t *testing.T) {
-	leader := a.waitLeader(t)
-	status, err := leader.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	nowhere := "127.0.0.1:1"
-	meta := gossip.Meta{
-		Role: gossip.RoleServer, ClusterID: status.ClusterID, RPCAddr: nowhere, HTTPAddr: nowhere, RaftAddr: nowhere,
-		RaftID: "mallory", Version: "0.0.0", BootstrapExpect: 1, Bootstrapped: true, BootstrapSet: "mallory",
-	}
-	if _, err := a.stranger(t, "mallory", a.GossipKey, meta); err != nil {
-		t.Logf("it is not even let in: %v", err)
-	}
-	meta.RaftID, meta.RaftAddr = status.ID, nowhere // now it is the leader
-	if _, err := a.stranger(t, "mallory-2", a.GossipKey, meta); err != nil {
-		t.Logf("it is not even let in: %v", err)
-	}
-	if _, err := a.stranger(t, leader.Name, a.GossipKey, meta); err == nil {
-		t.Error("the leader's name is taken twice")
-	}
-	a.unharmed(t) // while they are there
-	var configuration operator.RaftConfiguration
-	if err := leader.Call(t.Context(), http.MethodGet, operator.PathRaftConfiguration, &configuration); err != nil {
-		t.Fatal(err)
-	}
-	if len(configuration.Servers) != 3 {
-		t.Errorf("the voters are %+v", configuration.Servers)
-	}
-}
 
 // Noise, and sessions that break off in the middle of a word.
 func (a *attacked) garbageOnEveryPort(t *testing.T) {
