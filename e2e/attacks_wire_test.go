@@ -81,15 +81,25 @@ func (recorder) Close() error                  { return nil }
 // tapped remembers what is sent.
 type tapped struct {
 	net.Conn
+	mu   sync.Mutex
 	sent bytes.Buffer
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
+	c.mu.Lock()
 	c.sent.Write(b)
+	c.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
-// What an administrator has sent does nothing when it is sent once more.
+// recorded is what was sent so far.
+func (c *tapped) recorded() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.sent.Bytes())
+}
+
+// What an administrator has sent does nothing when it is sent once more, and neither does what members have.
 func (a *attacked) recordedSession(t *testing.T) {
 	s := a.waitLeader(t)
 	plain, err := net.DialTimeout("tcp", s.HTTP(), patience)
@@ -111,7 +121,7 @@ func (a *attacked) recordedSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = again.Write(tap.sent.Bytes())
+	_, err = again.Write(tap.recorded())
 	if err == nil {
 		_ = again.SetDeadline(time.Now().Add(patience)) // else the read below waits as long as the test may
 		_, err = io.ReadAll(again)
@@ -133,6 +143,7 @@ func (a *attacked) recordedSession(t *testing.T) {
 	if made != 1 {
 		t.Errorf("%d were made", made)
 	}
+	a.recordedGossip(t)
 }
 
 // Bodies that are too large, too deep, or much larger than they look.
