@@ -1,20 +1,15 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,8 +20,6 @@ import (
 
 	"github.com/berth-dev/berth/pki"
 )
-
-var attackConnections = flag.Int("attack.connections", 4000, "how many idle connections TestAttacks opens at once")
 
 // Noise, and sessions that break off in the middle of a word.
 func (a *attacked) garbageOnEveryPort(t *testing.T) {
@@ -179,87 +172,6 @@ func (a *attacked) bodies(t *testing.T) {
 	if err != nil {
 		t.Errorf("what is small is accepted: %v", err)
 	}
-}
-
-// Connections on which nothing is said, from many addresses.
-func (a *attacked) idleConnections(t *testing.T) {
-	var doors []string
-	for _, d := range a.doors() {
-		doors = append(doors, d.addr)
-	}
-	var said []*bufio.Reader
-	for first := 0; first < *attackConnections; first += holderConnections {
-		h := exec.Command(os.Args[0])
-		h.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", holdVariable, first, min(*attackConnections, first+holderConnections), strings.Join(doors, " ")))
-		h.Stderr = os.Stderr
-		in, err := h.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := h.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := h.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			_ = in.Close() // it ends then
-			if err := h.Wait(); err != nil {
-				t.Error(err)
-			}
-		}()
-		said = append(said, bufio.NewReader(out))
-	}
-	opened := 0
-	for _, s := range said {
-		line, err := s.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(line))
-		if err != nil {
-			t.Fatal(err)
-		}
-		opened += n
-	}
-	t.Logf("%d of %d connections were taken", opened, *attackConnections)
-	a.unharmed(t) // while they are there
-}
-
-// A process may open so many files; others hold what else is idle.
-const (
-	holderConnections = 16_000
-	holdVariable      = "BERTH_E2E_HOLD"
-)
-
-// holdConnections is the whole of a process that opens the connections from the first to the last of what holdVariable says, to each
-// of the doors in turn, says how many were taken, and keeps them until its input ends.
-func holdConnections(what string) error {
-	fields := strings.Fields(what)
-	if len(fields) < 3 {
-		return fmt.Errorf("%s=%q names no door", holdVariable, what)
-	}
-	first, err := strconv.Atoi(fields[0])
-	if err != nil {
-		return err
-	}
-	last, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return err
-	}
-	doors := fields[2:]
-	var conns []net.Conn
-	for i := first; i < last; i++ {
-		from := net.IPv4(127, 0, byte(1+i/20_000), byte(1+i/250%80))
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: time.Second}
-		if c, err := d.Dial("tcp", doors[i%len(doors)]); err == nil { // or it is full
-			conns = append(conns, c)
-		}
-	}
-	fmt.Println(len(conns))
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
 }
 
 // Readers that ask for much and take nothing.
