@@ -36,6 +36,7 @@ var goesAlone = map[string]struct {
 	"apiserver/server.go: Run":           {1, "the hub guards what it routes, its ticks and its way through the feed"},
 	"apiserver/watcher.go: Watch":        {1, "a watch guards what it tells; it ends by channels alone"},
 	"cluster/bootstrap.go: look":         {1, "whom it asks is asked in what catches a panic"},
+	"cluster/transport.go: newGate":      {1, "it says that its caught passing broke"},
 	"handshake/serve.go: Serve":          {1, "a handshake and what follows it are caught in it, for the gate has to be told of its end"},
 	"informers/feed.go: Follow":          {1, "client-go's detector of who changes rows is there to end the process; it does nothing unless it is asked for"},
 	"rpc/server.go: Serve":               {1, "what it does beside its caught serving is to stop the others when that broke"},

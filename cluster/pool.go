@@ -235,6 +235,14 @@ func (p *Pool) Addr() string {
 	return p.addr
 }
 
+// RefusedStreams is how many connections were closed because there were too many that say nothing.
+func (p *Pool) RefusedStreams() int64 {
+	if p.transport.gate == nil {
+		return 0
+	}
+	return p.transport.gate.Refused()
+}
+
 // Meta is what this member tells of itself now.
 func (p *Pool) Meta() Meta {
 	p.mu.Lock()

@@ -8,14 +8,17 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/rpc"
@@ -156,27 +159,101 @@ func (a *attacked) through(t *testing.T, addr string, config *tls.Config) *tls.C
 	return conn
 }
 
-// recordedWorker sends once more what a worker has sent, as it was on the wire.
+// recordedWorker sends once more what a worker has sent, as it was on the wire: a report of a pod, which had an effect then. Another one was sent since,
+// so it would be seen if the first had one again.
 func (a *attacked) recordedWorker(t *testing.T, config *tls.Config) {
 	t.Helper()
-	addr := portOf(a.waitLeader(t), a.waitLeader(t).Ports.RPC)
-	var tap *tapped
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDefaultCallOptions(grpc.ForceCodec(packed{})),
+	leader := a.waitLeader(t)
+	var mu sync.Mutex
+	var taps []*tapped
+	conn, err := grpc.NewClient("passthrough:///"+portOf(leader, leader.Ports.RPC), grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDefaultCallOptions(grpc.ForceCodec(packed{})),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			plain, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-			tap = &tapped{Conn: plain}
-			return tap, err
+			mu.Lock()
+			defer mu.Unlock()
+			taps = append(taps, &tapped{Conn: plain})
+			return taps[len(taps)-1], err
 		}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	what := &rpc.FetchRequest{Node: "w3", Resource: "configmaps", Namespace: a.ns, Name: "kube-root-ca.crt"}
-	if code := invoke(t, conn, "/berth.rpc.Worker/Fetch", what, new(rpc.FetchResponse)); code == codes.OK || code == codes.Unavailable {
-		t.Errorf("the worker itself is answered %v", code)
-	}
-	if err := conn.Close(); err != nil {
+	kube := leader.Kube
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first := a.session(ctx, t, &thief{t: t, conn: conn})
+	reported := pod(a.ns, "recorded", "true")
+	reported.Spec.NodeName = "w3"
+	create(t, kube, reported)
+	t.Cleanup(func() {
+		now := int64(0)
+		err := errors.Join(kube.CoreV1().Pods(a.ns).Delete(context.Background(), "recorded", metav1.DeleteOptions{GracePeriodSeconds: &now}),
+			kube.CoreV1().Nodes().Delete(context.Background(), "w3", metav1.DeleteOptions{}))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	a.reports(t, first, kube, "said first")
+	if err := conn.Close(); err != nil { // all that it has sent is on the wire
 		t.Fatal(err)
 	}
+	second := a.session(ctx, t, a.thief(t))
+	before := a.reports(t, second, kube, "said since")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, s := range a.Servers() {
+		for _, tap := range taps {
+			resend(t, portOf(s, s.Ports.RPC), tap.recorded())
+		}
+	}
+	after, err := kube.CoreV1().Pods(a.ns).Get(t.Context(), "recorded", metav1.GetOptions{})
+	if err != nil || after.ResourceVersion != before.ResourceVersion || after.Status.Message != "said since" {
+		t.Errorf("what was recorded has an effect: %v, %+v, and it was %+v", err, after.Status, before.Status)
+	}
+}
+
+// session is a worker's stream, on which its assignments have come.
+func (a *attacked) session(ctx context.Context, t *testing.T, f *thief) grpc.ClientStream {
+	t.Helper()
+	stream, err := f.connect(ctx, &rpc.Hello{Name: "w3", Instance: "recorded", Node: nodeOf(t, "w3")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// reports says something of the pod that w3 has, and returns the pod as it is then.
+func (a *attacked) reports(t *testing.T, stream grpc.ClientStream, kube kubernetes.Interface, says string) *corev1.Pod {
+	t.Helper()
+	p, err := kube.CoreV1().Pods(a.ns).Get(t.Context(), "recorded", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := (&corev1.PodStatus{Phase: corev1.PodRunning, Message: says}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := rpc.PodReport{Namespace: a.ns, Name: "recorded", UID: string(p.UID), Status: raw}
+	if err := stream.SendMsg(&rpc.WorkerMessage{Status: &rpc.StatusBatch{ID: 1, Pods: []rpc.PodReport{report}}}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m := new(rpc.ServerMessage)
+		if err := stream.RecvMsg(m); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Acks) > 0 {
+			break
+		}
+	}
+	if p, err = kube.CoreV1().Pods(a.ns).Get(t.Context(), "recorded", metav1.GetOptions{}); err != nil || p.Status.Message != says {
+		t.Fatalf("the report %q has come to %v, %+v", says, err, p.Status)
+	}
+	return p
+}
+
+// resend says to a port what was said to one before, until the connection ends.
+func resend(t *testing.T, addr string, sent []byte) {
+	t.Helper()
 	again, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +262,8 @@ func (a *attacked) recordedWorker(t *testing.T, config *tls.Config) {
 	if err := again.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = again.Write(tap.sent.Bytes()) // it may be cut off in it
+	_, _ = again.Write(sent) // it may be cut off in it
 	if _, err := io.Copy(io.Discard, again); isTimeout(err) {
-		t.Errorf("the connection stays open: %v", err)
+		t.Errorf("%s leaves the connection open: %v", addr, err)
 	}
 }

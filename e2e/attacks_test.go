@@ -259,11 +259,10 @@ func isTimeout(err error) bool {
 	return errors.As(err, &slow) && slow.Timeout()
 }
 
-// nobodysPaths are of every kind of thing that the API serves.
+// nobodysPaths are of every kind of thing that the API serves, but for what is below /berth/v1.
 var nobodysPaths = []string{
 	"/api/v1/pods", "/api/v1/namespaces/bystanders/secrets/secret", "/apis/apps/v1/deployments", "/api/v1/namespaces/bystanders/pods/bystander/log",
-	"/api/v1/namespaces/bystanders/pods/bystander/exec?command=id", "/berth/v1/status", "/berth/v1/snapshot", "/berth/v1/why?namespace=bystanders&name=bystander",
-	"/berth/v1/join", "/berth/v1/signing-key", "/metrics", "/openapi/v3", "/debug/api_priority_and_fairness/dump_requests", "/apis/metrics.k8s.io/v1beta1/nodes",
+	"/api/v1/namespaces/bystanders/pods/bystander/exec?command=id", "/metrics", "/openapi/v3", "/debug/api_priority_and_fairness/dump_requests", "/apis/metrics.k8s.io/v1beta1/nodes",
 }
 
 // nobodyAtTheAPI: nothing is served but to whoever is somebody.
@@ -271,13 +270,17 @@ func (a *attacked) nobodyAtTheAPI(t *testing.T, addr string, config *tls.Config)
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: patience}
 	defer client.CloseIdleConnections()
+	requests := berthEndpoints()
 	for _, path := range nobodysPaths {
-		status, err := statusOf(t, client, http.MethodGet, "https://"+addr+path, "", nil)
+		requests = append(requests, [2]string{http.MethodGet, path})
+	}
+	for _, r := range requests {
+		status, err := statusOf(t, client, r[0], "https://"+addr+r[1], "", nil)
 		if err == nil && status != http.StatusUnauthorized && status != http.StatusForbidden {
-			t.Errorf("GET %s answers %d", path, status)
+			t.Errorf("%s %s answers %d", r[0], r[1], status)
 		}
 		if err != nil && isTimeout(err) {
-			t.Errorf("GET %s: %v", path, err)
+			t.Errorf("%s %s: %v", r[0], r[1], err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,15 +14,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/agent/fleet"
+	"github.com/berth-dev/berth/api/ledger"
+	"github.com/berth-dev/berth/api/operator"
 )
 
 // statusAs is a request for a path as somebody, and its status.
 func statusAs(t *testing.T, kube kubernetes.Interface, verb, path, body string) int {
 	t.Helper()
-	status := 0
+	status, _ := answerAs(t, kube, verb, path, body)
+	return status
+}
+
+// answerAs is statusAs, with what is said.
+func answerAs(t *testing.T, kube kubernetes.Interface, verb, path, body string) (status int, said string) {
+	t.Helper()
 	r := kube.Discovery().RESTClient().Verb(verb).RequestURI(path)
 	if body != "" {
 		r = r.SetHeader("Content-Type", "application/json").Body([]byte(body))
@@ -29,22 +41,39 @@ func statusAs(t *testing.T, kube kubernetes.Interface, verb, path, body string) 
 	if verb == http.MethodPatch {
 		r = r.SetHeader("Content-Type", "application/merge-patch+json")
 	}
-	_ = r.Do(t.Context()).StatusCode(&status) // the status is the answer
-	return status
+	raw, err := r.Do(t.Context()).StatusCode(&status).Raw()
+	if status == 0 {
+		return 0, fmt.Sprint(err) // it is not answered
+	}
+	return status, string(raw)
 }
 
-// everybodys are the resources that everybody may ask about himself, and those that kubectl must see.
-var everybodys = []string{"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "customresourcedefinitions"}
+// everybodys are the verbs that everybody has: to ask about himself, and to see which kinds were defined, as kubectl must.
+var everybodys = map[string][]string{
+	"selfsubjectreviews": {"create"}, "selfsubjectaccessreviews": {"create"}, "selfsubjectrulesreviews": {"create"},
+	"customresourcedefinitions": {"get", "list", "watch"},
+}
 
-// Who has no rights has none: with every verb at everything that is served.
+// everyVerb is each verb of a resource, whether that has it or not.
+var everyVerb = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+
+// berthEndpoints are the method and path of each thing that is served below /berth/v1.
+func berthEndpoints() (out [][2]string) {
+	names := strings.NewReplacer("{id}", "nobody", "{name}", "nobody")
+	for _, pattern := range append(operator.Endpoints(), "GET "+ledger.PathWhy+"?namespace=bystanders&pod=bystander") {
+		method, path, _ := strings.Cut(names.Replace(pattern), " ")
+		out = append(out, [2]string{method, path})
+	}
+	return out
+}
+
+// Who has no rights has none: with every verb at everything that is served, and at kinds that somebody has defined.
 func (a *attacked) userWithoutRights(t *testing.T) {
 	leader := a.waitLeader(t)
 	eve := a.userOf(t, leader, "eve", "people")
-	_, lists, err := leader.Kube.Discovery().ServerGroupsAndResources()
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
-		t.Fatal(err)
-	}
-	tried := 0
+	lists := a.served(t, leader)
+	before := a.keptFrom(t, leader)
+	tried := map[string]int{} // by kind
 	for _, list := range lists {
 		root := "/apis/" + list.GroupVersion
 		if list.GroupVersion == "v1" {
@@ -52,9 +81,6 @@ func (a *attacked) userWithoutRights(t *testing.T) {
 		}
 		for _, r := range list.APIResources {
 			resource, sub, _ := strings.Cut(r.Name, "/")
-			if slices.Contains(everybodys, resource) {
-				continue
-			}
 			at := root + "/"
 			if r.Namespaced {
 				at += "namespaces/" + a.ns + "/"
@@ -63,9 +89,12 @@ func (a *attacked) userWithoutRights(t *testing.T) {
 			if sub != "" {
 				one += "/" + sub
 			}
-			for _, verb := range r.Verbs {
+			for _, verb := range everyVerb {
+				if sub == "" && slices.Contains(everybodys[resource], verb) {
+					continue
+				}
 				for _, request := range requestsOf(verb, sub, all, one) {
-					tried++
+					tried[resource]++
 					if status := statusAs(t, eve, request[0], request[1], request[2]); status != http.StatusForbidden {
 						t.Errorf("%s: %s %s answers %d", verb, request[0], request[1], status)
 					}
@@ -73,14 +102,18 @@ func (a *attacked) userWithoutRights(t *testing.T) {
 			}
 		}
 	}
-	if tried < 300 {
-		t.Errorf("only %d requests were tried", tried)
+	if len(tried) < 60 || tried["pods"] < 30 || tried["widgets"] < 20 {
+		t.Errorf("of %d kinds only were requests tried: %v", len(tried), tried)
 	}
-	for _, path := range append(nobodysPaths, "/debug/pprof/", "/logs", "/configz", "/berth/v1/raft/configuration", "/berth/v1/verify", "/berth/v1/encryption", "/berth/v1/revoked-nodes") {
+	paths := append(slices.Clone(nobodysPaths), "/debug/pprof/", "/logs", "/configz", "/berth/v1", "/berth/v1/", "/berth/v1/nothing")
+	for _, e := range berthEndpoints() {
+		paths = append(paths, e[1])
+	}
+	for _, path := range paths {
 		if strings.HasPrefix(path, "/openapi") {
 			continue // what is served is told to whoever is somebody
 		}
-		for _, verb := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		for _, verb := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 			if status := statusAs(t, eve, verb, path, ""); status != http.StatusForbidden {
 				t.Errorf("%s %s answers %d", verb, path, status)
 			}
@@ -94,11 +127,61 @@ func (a *attacked) userWithoutRights(t *testing.T) {
 			t.Errorf("eve acts as %s: %d", as, status)
 		}
 	}
+	if after := a.keptFrom(t, leader); after != before {
+		t.Errorf("the widget, the voters and the signing keys were %s, and are %s", before, after)
+	}
 }
 
-// requestsOf are the method, path and body of a verb.
+// served is what discovery tells of, once somebody has defined a kind and made an object of it.
+func (a *attacked) served(t *testing.T, s *fleet.Process) []*metav1.APIResourceList {
+	t.Helper()
+	a.berthIn(t, widgetDefinition, "create", "-f", "-")
+	var lists []*metav1.APIResourceList
+	a.eventually(t, "widgets to be served", func(context.Context) (err error) {
+		_, lists, err = s.Kube.Discovery().ServerGroupsAndResources()
+		if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+			return err
+		}
+		if !slices.ContainsFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == "e2e.example.com/v1" }) {
+			return errors.New("they are not there")
+		}
+		return nil
+	})
+	made := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "e2e.example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "secret"}}}
+	a.eventually(t, "a widget", func(ctx context.Context) error {
+		_, err := widgetsOf(t, s, a.ns).Create(ctx, made.DeepCopy(), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // its outcome was not known
+		}
+		return err
+	})
+	return lists
+}
+
+// keptFrom is some of what eve would like to change.
+func (a *attacked) keptFrom(t *testing.T, s *fleet.Process) string {
+	t.Helper()
+	one, err := widgetsOf(t, s, a.ns).Get(t.Context(), "secret", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raft operator.RaftConfiguration
+	if err := s.Call(t.Context(), http.MethodGet, operator.PathRaftConfiguration, &raft); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := s.Kube.Discovery().RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s %s, %d voters, %s", one.GetUID(), one.GetResourceVersion(), len(raft.Servers), keys)
+}
+
+// requestsOf are the method, path and body of a verb; none where a part of an object has no such verb.
 func requestsOf(verb, sub, all, one string) [][3]string {
 	const empty = "{}"
+	if sub != "" && (verb == "list" || verb == "watch" || verb == "deletecollection") {
+		return nil
+	}
 	switch verb {
 	case "create":
 		if sub != "" {
@@ -226,56 +309,6 @@ func (a *attacked) classByTemplate(t *testing.T) {
 	pods, err := a.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("there are %d pods: %v", len(pods.Items), err)
-	}
-}
-
-// What others have waiting, and whom they would push out, is theirs to know.
-func (a *attacked) whyAndPlanOfOthers(t *testing.T) {
-	emil, ns := a.editor(t, "emil")
-	for path, want := range map[string]int{
-		"/berth/v1/why?namespace=" + a.ns + "&name=bystander":                     http.StatusForbidden,
-		"/apis/berth.dev/v1/queueentries":                                         http.StatusForbidden,
-		"/apis/berth.dev/v1/preemptions":                                          http.StatusForbidden,
-		"/apis/berth.dev/v1/namespaces/" + a.ns + "/queueentries":                 http.StatusForbidden,
-		"/api/v1/namespaces/" + ns + "/pods/../../" + a.ns + "/pods/bystander":    http.StatusForbidden,
-		"/api/v1/namespaces/" + a.ns + "/pods?fieldSelector=metadata.name%3Dnone": http.StatusForbidden,
-	} {
-		if status := statusAs(t, emil, http.MethodGet, path, ""); status != want && status != http.StatusNotFound && status != http.StatusMovedPermanently {
-			t.Errorf("GET %s answers %d", path, status)
-		} else if status == http.StatusNotFound && !strings.Contains(path, "..") && !strings.Contains(path, "/namespaces/"+a.ns+"/queueentries") {
-			t.Errorf("GET %s answers %d, which says that it is looked for", path, status)
-		}
-	}
-	a.berth(t, "create", "clusterrolebinding", "emil-status", "--clusterrole=berth:status", "--user=emil")
-	const containers = `"spec":{"containers":[{"name":"c","image":"busybox"}]}`
-	pod := func(ns string) string {
-		return `{"pods":[{"metadata":{"name":"probe","namespace":"` + ns + `"},` + containers + `}]}`
-	}
-	set := func(ns string) string {
-		return `{"objects":[{"apiVersion":"apps/v1","kind":"ReplicaSet","metadata":{"name":"none","namespace":"` + ns + `"},"spec":{"replicas":0,
-			"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` + containers + `}}}]}`
-	}
-	answers := func(spec string) int {
-		t.Helper()
-		return statusAs(t, emil, http.MethodPost, "/apis/berth.dev/v1/plans", `{"apiVersion":"berth.dev/v1","kind":"Plan","spec":`+spec+`}`)
-	}
-	a.eventually(t, "emil to plan what is his", func(context.Context) error {
-		if one, other := answers(pod(ns)), answers(set(ns)); one != http.StatusCreated || other != http.StatusCreated {
-			return fmt.Errorf("a pod answers %d, a ReplicaSet %d", one, other)
-		}
-		return nil
-	})
-	for what, spec := range map[string]string{
-		"a pod":        pod(a.ns),
-		"a ReplicaSet": set(a.ns),
-		"a scale":      `{"scale":{"resource":"replicasets","namespace":"` + a.ns + `","name":"none","replicas":5}}`,
-		"a budget": `{"objects":[{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"none","namespace":"` + a.ns + `"},
-			"spec":{"minAvailable":1,"selector":{"matchLabels":{"app":"x"}}}}]}`,
-		"a class": `{"objects":[{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"huge"},"value":900000000}]}`,
-	} {
-		if status := answers(spec); status != http.StatusForbidden {
-			t.Errorf("a plan of %s answers %d", what, status)
-		}
 	}
 }
 

@@ -1,20 +1,15 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,81 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/api/operator"
-	gossip "github.com/berth-dev/berth/cluster"
 	"github.com/berth-dev/berth/pki"
 )
-
-var attackConnections = flag.Int("attack.connections", 4000, "how many idle connections TestAttacks opens at once")
-
-// stranger joins the gossip, or tries to.
-func (a *attacked) stranger(t *testing.T, name, key string, meta gossip.Meta) (*gossip.Pool, error) {
-	t.Helper()
-	pool, err := gossip.New(gossip.Config{Name: name, BindAddr: "127.0.0.1", EncryptionKey: key, Meta: meta, Loopback: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Shutdown() }) // the test is over
-	leader := a.waitLeader(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	_, err = pool.Join(ctx, portOf(leader, leader.Ports.Gossip))
-	return pool, err
-}
-
-func (a *attacked) isMember(t *testing.T, name string) bool {
-	t.Helper()
-	return strings.Contains(a.berth(t, "members"), name)
-}
-
-// Who has not the key of gossip, or one of before, is no member.
-func (a *attacked) gossipWithoutKey(t *testing.T) {
-	status, err := a.waitLeader(t).Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{"", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="} {
-		if _, err := a.stranger(t, "mallory", key, gossip.Meta{Role: gossip.RoleWorker, ClusterID: status.ClusterID}); err == nil {
-			t.Errorf("it joins with the key %q", key)
-		}
-	}
-	if a.isMember(t, "mallory") {
-		t.Error("mallory is a member")
-	}
-}
-
-// Gossip brings addresses and no rights: who has its key, as each worker has, may say of himself that he is a server, as
-// loud as he likes.
-func (a *attacked) gossipOfAForgedServer(t *testing.T) {
-	leader := a.waitLeader(t)
-	status, err := leader.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	nowhere := "127.0.0.1:1"
-	meta := gossip.Meta{
-		Role: gossip.RoleServer, ClusterID: status.ClusterID, RPCAddr: nowhere, HTTPAddr: nowhere, RaftAddr: nowhere,
-		RaftID: "mallory", Version: "0.0.0", BootstrapExpect: 1, Bootstrapped: true, BootstrapSet: "mallory",
-	}
-	if _, err := a.stranger(t, "mallory", a.GossipKey, meta); err != nil {
-		t.Logf("it is not even let in: %v", err)
-	}
-	meta.RaftID, meta.RaftAddr = status.ID, nowhere // now it is the leader
-	if _, err := a.stranger(t, "mallory-2", a.GossipKey, meta); err != nil {
-		t.Logf("it is not even let in: %v", err)
-	}
-	if _, err := a.stranger(t, leader.Name, a.GossipKey, meta); err == nil {
-		t.Error("the leader's name is taken twice")
-	}
-	a.unharmed(t) // while they are there
-	var configuration operator.RaftConfiguration
-	if err := leader.Call(t.Context(), http.MethodGet, operator.PathRaftConfiguration, &configuration); err != nil {
-		t.Fatal(err)
-	}
-	if len(configuration.Servers) != 3 {
-		t.Errorf("the voters are %+v", configuration.Servers)
-	}
-}
 
 // Noise, and sessions that break off in the middle of a word.
 func (a *attacked) garbageOnEveryPort(t *testing.T) {
@@ -152,15 +74,25 @@ func (recorder) Close() error                  { return nil }
 // tapped remembers what is sent.
 type tapped struct {
 	net.Conn
+	mu   sync.Mutex
 	sent bytes.Buffer
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
+	c.mu.Lock()
 	c.sent.Write(b)
+	c.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
-// What an administrator has sent does nothing when it is sent once more.
+// recorded is what was sent so far.
+func (c *tapped) recorded() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.sent.Bytes())
+}
+
+// What an administrator has sent does nothing when it is sent once more, and neither does what members have.
 func (a *attacked) recordedSession(t *testing.T) {
 	s := a.waitLeader(t)
 	plain, err := net.DialTimeout("tcp", s.HTTP(), patience)
@@ -182,7 +114,7 @@ func (a *attacked) recordedSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = again.Write(tap.sent.Bytes())
+	_, err = again.Write(tap.recorded())
 	if err == nil {
 		_ = again.SetDeadline(time.Now().Add(patience)) // else the read below waits as long as the test may
 		_, err = io.ReadAll(again)
@@ -204,6 +136,7 @@ func (a *attacked) recordedSession(t *testing.T) {
 	if made != 1 {
 		t.Errorf("%d were made", made)
 	}
+	a.recordedGossip(t)
 }
 
 // Bodies that are too large, too deep, or much larger than they look.
@@ -239,87 +172,6 @@ func (a *attacked) bodies(t *testing.T) {
 	if err != nil {
 		t.Errorf("what is small is accepted: %v", err)
 	}
-}
-
-// Connections on which nothing is said, from many addresses.
-func (a *attacked) idleConnections(t *testing.T) {
-	var doors []string
-	for _, d := range a.doors() {
-		doors = append(doors, d.addr)
-	}
-	var said []*bufio.Reader
-	for first := 0; first < *attackConnections; first += holderConnections {
-		h := exec.Command(os.Args[0])
-		h.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", holdVariable, first, min(*attackConnections, first+holderConnections), strings.Join(doors, " ")))
-		h.Stderr = os.Stderr
-		in, err := h.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := h.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := h.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			_ = in.Close() // it ends then
-			if err := h.Wait(); err != nil {
-				t.Error(err)
-			}
-		}()
-		said = append(said, bufio.NewReader(out))
-	}
-	opened := 0
-	for _, s := range said {
-		line, err := s.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(line))
-		if err != nil {
-			t.Fatal(err)
-		}
-		opened += n
-	}
-	t.Logf("%d of %d connections were taken", opened, *attackConnections)
-	a.unharmed(t) // while they are there
-}
-
-// A process may open so many files; others hold what else is idle.
-const (
-	holderConnections = 16_000
-	holdVariable      = "BERTH_E2E_HOLD"
-)
-
-// holdConnections is the whole of a process that opens the connections from the first to the last of what holdVariable says, to each
-// of the doors in turn, says how many were taken, and keeps them until its input ends.
-func holdConnections(what string) error {
-	fields := strings.Fields(what)
-	if len(fields) < 3 {
-		return fmt.Errorf("%s=%q names no door", holdVariable, what)
-	}
-	first, err := strconv.Atoi(fields[0])
-	if err != nil {
-		return err
-	}
-	last, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return err
-	}
-	doors := fields[2:]
-	var conns []net.Conn
-	for i := first; i < last; i++ {
-		from := net.IPv4(127, 0, byte(1+i/20_000), byte(1+i/250%80))
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: time.Second}
-		if c, err := d.Dial("tcp", doors[i%len(doors)]); err == nil { // or it is full
-			conns = append(conns, c)
-		}
-	}
-	fmt.Println(len(conns))
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
 }
 
 // Readers that ask for much and take nothing.

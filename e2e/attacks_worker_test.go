@@ -94,38 +94,6 @@ func nodeOf(t *testing.T, name string, change ...func(*corev1.Node)) []byte {
 	return raw
 }
 
-// Who is an administrator, or a worker, is no server; and none of them is anything at Raft's port.
-func (a *attacked) wrongRole(t *testing.T) {
-	of := map[string]*tls.Config{
-		"an administrator": a.tls(t, a.issued(t, pki.Request{Kind: pki.Client, Name: "ada", Groups: []string{"system:masters"}})),
-		"a worker":         a.tls(t, a.issued(t, pki.Request{Kind: pki.Worker, Name: "w3"})),
-	}
-	leader := a.waitLeader(t)
-	for who, config := range of {
-		conn := a.dial(t, leader, config)
-		for _, method := range []string{"Forward", "ReadIndex", "ReportStreams", "Renewal", "Digest", "Differs", "Status", "Samples", "Holds", "NoSuchThing"} {
-			if code := invoke(t, conn, "/berth.rpc.Server/"+method, &rpc.ForwardRequest{Hops: 1, Entries: []byte("x"), Server: "s1"}, new(rpc.ForwardResponse)); code != codes.PermissionDenied && code != codes.Unauthenticated {
-				t.Errorf("%s calls %s: %v", who, method, code)
-			}
-		}
-		if said, err := speak(portOf(leader, leader.Ports.Raft), config); err == nil || isTimeout(err) {
-			t.Errorf("%s, at Raft's port: %q, %v", who, said, err)
-		}
-	}
-	admin := a.dial(t, leader, of["an administrator"])
-	for _, method := range []string{"Fetch", "Token"} {
-		if code := invoke(t, admin, "/berth.rpc.Worker/"+method, &rpc.FetchRequest{Node: "w1", Resource: "secrets", Namespace: a.ns, Name: "secret"}, new(rpc.FetchResponse)); code != codes.PermissionDenied && code != codes.Unauthenticated {
-			t.Errorf("an administrator calls %s as w1: %v", method, code)
-		}
-	}
-	// At the API neither a worker nor a server reads anybody's secrets.
-	for _, r := range []pki.Request{{Kind: pki.Worker, Name: "w3"}, {Kind: pki.Worker, Name: "w1"}, {Kind: pki.Server, Name: "s1"}} {
-		for _, s := range a.Servers() {
-			a.nobodyAtTheAPI(t, s.HTTP(), a.tls(t, a.issued(t, r)))
-		}
-	}
-}
-
 // A worker sees what its own pods need.
 func (a *attacked) workerAsksForOthers(t *testing.T) {
 	f := a.thief(t)

@@ -162,7 +162,7 @@ func (s *Server) doorCounters() error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	for door, read := range map[string]func() int64{
-		"api": s.api.RefusedHandshakes, "rpc": s.rpc.Gate.Refused, "raft": s.node.RefusedHandshakes,
+		"api": s.api.RefusedHandshakes, "rpc": s.rpc.Gate.Refused, "raft": s.node.RefusedHandshakes, "gossip": s.pool.RefusedStreams,
 	} {
 		err := s.config.Metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "berth_handshakes_refused_total", ConstLabels: prometheus.Labels{"door": door},

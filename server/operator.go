@@ -35,31 +35,36 @@ const operatorBytes = 64 << 10
 // operatorHandler serves the paths of package operator, behind the API's
 // authentication.
 func (s *Server) operatorHandler() http.Handler {
-	mux := http.NewServeMux()
-	handle := func(pattern string, f func(r *http.Request) (any, error)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	answering := func(f func(r *http.Request) (any, error)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), operatorTimeout)
 			defer cancel()
 			r.Body = http.MaxBytesReader(w, r.Body, operatorBytes)
 			answer, err := f(r.WithContext(ctx))
 			s.reply(w, answer, err)
-		})
+		}
 	}
-	handle("GET "+operator.PathMembers, func(*http.Request) (any, error) { return s.memberList(), nil })
-	handle("GET "+operator.PathStatus, func(*http.Request) (any, error) { return s.Status(), nil })
-	handle("GET "+operator.PathJoin, func(*http.Request) (any, error) { return s.joinAnswer(), nil })
-	handle("GET "+operator.PathRaftConfiguration, func(*http.Request) (any, error) { return s.raftConfiguration(), nil })
-	handle("DELETE "+operator.PathRaftServers+"/{id}", s.removeServer)
-	handle("POST "+operator.PathTransferLeader, s.transferLeader)
-	handle("POST "+operator.PathVerify, func(r *http.Request) (any, error) { return s.Verify(r.Context()) })
-	handle("POST "+operator.PathSigningKey, s.rotateSigningKey)
-	handle("POST "+operator.PathRevokedNodes+"/{name}", s.revokeNode)
-	handle("GET "+operator.PathEncryption, s.encryptionStatus)
-	handle("POST "+operator.PathEncryptionRewrite, s.rewriteEncrypted)
-	handle("GET "+ledger.PathWhy, s.why)
-	handle("GET "+operator.PathClassDrift, func(*http.Request) (any, error) { return explain.ClassDrift(s.state.View()), nil })
-	mux.HandleFunc("GET "+operator.PathSnapshot, s.saveSnapshot)
-	mux.HandleFunc("PUT "+operator.PathSnapshot, s.restoreSnapshot)
+	handlers := map[string]http.HandlerFunc{
+		"GET " + operator.PathMembers:                   answering(func(*http.Request) (any, error) { return s.memberList(), nil }),
+		"GET " + operator.PathStatus:                    answering(func(*http.Request) (any, error) { return s.Status(), nil }),
+		"GET " + operator.PathJoin:                      answering(func(*http.Request) (any, error) { return s.joinAnswer(), nil }),
+		"GET " + operator.PathClassDrift:                answering(func(*http.Request) (any, error) { return explain.ClassDrift(s.state.View()), nil }),
+		"GET " + operator.PathRaftConfiguration:         answering(func(*http.Request) (any, error) { return s.raftConfiguration(), nil }),
+		"DELETE " + operator.PathRaftServers + "/{id}":  answering(s.removeServer),
+		"POST " + operator.PathTransferLeader:           answering(s.transferLeader),
+		"GET " + operator.PathSnapshot:                  s.saveSnapshot,
+		"PUT " + operator.PathSnapshot:                  s.restoreSnapshot,
+		"POST " + operator.PathVerify:                   answering(func(r *http.Request) (any, error) { return s.Verify(r.Context()) }),
+		"POST " + operator.PathSigningKey:               answering(s.rotateSigningKey),
+		"GET " + operator.PathEncryption:                answering(s.encryptionStatus),
+		"POST " + operator.PathEncryptionRewrite:        answering(s.rewriteEncrypted),
+		"POST " + operator.PathRevokedNodes + "/{name}": answering(s.revokeNode),
+	}
+	mux := http.NewServeMux()
+	for _, endpoint := range operator.Endpoints() { // no other: the list is what attacks are tried at
+		mux.HandleFunc(endpoint, handlers[endpoint])
+	}
+	mux.HandleFunc("GET "+ledger.PathWhy, answering(s.why))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.config.Metrics, apiserver.Gatherer()}, promhttp.HandlerOpts{}))
 	return mux
 }

@@ -27,6 +27,17 @@ const (
 	PathRevokedNodes      = "/berth/v1/revoked-nodes"
 )
 
+// Endpoints are the methods and paths that a server answers at, as net/http's patterns: it
+// serves nothing of this package that is not here.
+func Endpoints() []string {
+	return []string{
+		"GET " + PathMembers, "GET " + PathStatus, "GET " + PathJoin, "GET " + PathClassDrift,
+		"GET " + PathRaftConfiguration, "DELETE " + PathRaftServers + "/{id}", "POST " + PathTransferLeader,
+		"GET " + PathSnapshot, "PUT " + PathSnapshot, "POST " + PathVerify, "POST " + PathSigningKey,
+		"GET " + PathEncryption, "POST " + PathEncryptionRewrite, "POST " + PathRevokedNodes + "/{name}",
+	}
+}
+
 // SnapshotContentType is the type of a snapshot stream in both directions.
 const SnapshotContentType = "application/vnd.berth.snapshot"
 
