@@ -142,9 +142,9 @@ func told(t reflect.Type, err error) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%s%v", t.Name(), err))
 }
 
-// asJSON is YAML as JSON, as far as anything in it may be odd.
+// asJSON is YAML as JSON, as far as anything in it may be odd: also what is written with escapes, with a tag (!!binary), or in UTF-16.
 func asJSON(data []byte) ([]byte, error) {
-	if !codec.Odd(data) && !bytes.ContainsRune(data, '\\') {
+	if !codec.Odd(data) && !bytes.ContainsAny(data, "\\!\x00") {
 		return nil, nil
 	}
 	return yaml.YAMLToJSON(data)

@@ -65,6 +65,8 @@ func FuzzCareful(f *testing.F) {
 		for body, kind := range seedsOf(quantity) { // order does not matter: they are seeds
 			f.Add(forms[runtime.ContentTypeJSON], kind, true, []byte(body))
 			f.Add(forms[runtime.ContentTypeYAML], kind, true, []byte("# YAML\n"+body))
+			f.Add(forms[runtime.ContentTypeYAML], kind, true, inUTF16(body))
+			f.Add(forms[runtime.ContentTypeYAML], kind, true, []byte(inBase64(body, quantity)))
 			f.Add(forms[runtime.ContentTypeJSON], kind, false, []byte(body))
 			gvk := foreignKinds[kind]
 			o, err := legacyscheme.Scheme.New(gvk)
@@ -114,6 +116,8 @@ func FuzzPatches(f *testing.F) {
 		for body, kind := range seedsOf(quantity) { // order does not matter: they are seeds
 			f.Add(kind, false, []byte(body))
 			f.Add(kind, true, []byte("# YAML\n"+body))
+			f.Add(kind, true, inUTF16(body))
+			f.Add(kind, true, []byte(inBase64(body, quantity)))
 		}
 	}
 	f.Add(uint8(0), true, []byte("a: &a [x]\nb: [*a, *a]\nspec: {containers: [{resources: {limits: {cpu: e2147483647}}}]}"))

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -38,8 +39,10 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 		post("application/json", "pods", pod)
 		post("application/json", "configmaps", pod) // it is decoded as what it says it is
 		post("application/yaml", "pods", "# YAML\n"+pod)
+		post("application/yaml", "pods", string(inUTF16("# YAML\n"+pod)))
 		if !strings.Contains(quantity, `\`) {
 			post("application/vnd.kubernetes.protobuf", "pods", string(protobufPod(t, quantity)))
+			post("application/yaml", "pods", inBase64(pod, quantity))
 		}
 		for _, patch := range []struct {
 			form types.PatchType
@@ -48,6 +51,8 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 		}{
 			{types.StrategicMergePatchType, pod, 400},
 			{types.ApplyYAMLPatchType, pod, 400},
+			{types.ApplyYAMLPatchType, string(inUTF16("# YAML\n" + pod)), 400},
+			{types.ApplyYAMLPatchType, inBase64(pod, quantity), 400},
 			{types.MergePatchType, pod, 422},
 			{types.JSONPatchType, `[{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"memory":"` + quantity + `"}}}]`, 422},
 		} {
@@ -61,6 +66,20 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// inUTF16 is a text of ASCII as YAML may be written, too.
+func inUTF16(text string) []byte {
+	out := []byte{0xff, 0xfe}
+	for _, c := range []byte(text) {
+		out = append(out, c, 0)
+	}
+	return out
+}
+
+// inBase64 is JSON as YAML, a text of it in base64.
+func inBase64(text, hidden string) string {
+	return strings.Replace(text, `"`+hidden+`"`, `!!binary "`+base64.StdEncoding.EncodeToString([]byte(hidden))+`"`, 1)
 }
 
 // Nor is one that upstream's decoders find where nobody else looks for it.
