@@ -120,6 +120,7 @@ func FuzzPatches(f *testing.F) {
 			f.Add(kind, true, []byte(inBase64(body, quantity)))
 		}
 	}
+	f.Add(uint8(0), false, []byte(`{"a":1e999,"spec":{"containers":[@]}}`))
 	f.Add(uint8(0), true, []byte("a: &a [x]\nb: [*a, *a]\nspec: {containers: [{resources: {limits: {cpu: e2147483647}}}]}"))
 	f.Fuzz(func(t *testing.T, kind uint8, applied bool, body []byte) {
 		o, err := legacyscheme.Scheme.New(foreignKinds[int(kind)%len(foreignKinds)])

@@ -98,6 +98,9 @@ func TestQuantitiesThatAreHidden(t *testing.T) {
 		_, err := pods.Patch(t.Context(), "there", form, []byte(patch), metav1.PatchOptions{})
 		wantStatus(t, err, 422, "its exponent may be from -99 to 99")
 	}
+	// Who looks for one in what is no JSON comes to an end.
+	_, err := pods.Patch(t.Context(), "there", types.StrategicMergePatchType, []byte(`{"a":1e999,"spec":{"containers":[@]}}`), metav1.PatchOptions{})
+	wantStatus(t, err, 400, "invalid character")
 	whole := protobufPod(t, quantity)
 	_, _, raw, _ := codec.Envelope(whole)
 	group, far := []byte{15<<3 | 3, 15<<3 | 4}, append(binary.AppendUvarint(nil, 1<<32-8), 0)

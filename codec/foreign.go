@@ -54,7 +54,10 @@ func CheckForeignJSON(b []byte, t reflect.Type) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
-	return checkToken(d, t, 0)
+	if err := checkToken(d, t, 0); !errors.Is(err, errNoJSON) {
+		return err
+	}
+	return nil
 }
 
 // Odd: there is something in the bytes, of whatever form they are, for which the checks have to know the type.
@@ -261,12 +264,12 @@ func checkForeign(b []byte, t reflect.Type, depth int) error {
 // the same, whatever type it says that it is of.
 func noEntry(number int, value []byte) bool { return value == nil && (number == 1 || number == 2) }
 
-// checkToken looks at the next value of JSON, which is to become one of a type. Of what is no JSON the decoder says
-// more.
+// checkToken looks at the next value of JSON, which is to become one of a type. Where there is no JSON any more it ends with
+// errNoJSON: the decoder says more of it.
 func checkToken(d *json.Decoder, t reflect.Type, depth int) error {
 	token, err := d.Token()
 	if err != nil {
-		return nil //nolint:nilerr // see above
+		return errNoJSON
 	}
 	if depth > MaxNesting {
 		return errDeep
@@ -296,7 +299,7 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 		if open == '{' {
 			key, err := d.Token()
 			if err != nil {
-				return nil //nolint:nilerr // the decoder says it
+				return errNoJSON
 			}
 			name, _ = key.(string)
 			if told := tells(t, name); told != nil {
@@ -315,7 +318,9 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 			return fmt.Errorf("%s%w", name, err)
 		}
 	}
-	_, _ = d.Token() // the end of it, or of everything
+	if _, err := d.Token(); err != nil { // it has no end
+		return errNoJSON
+	}
 	return nil
 }
 
@@ -323,7 +328,7 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 func checkTold(d *json.Decoder, told func(text string) error) error {
 	var text any
 	if err := d.Decode(&text); err != nil {
-		return nil //nolint:nilerr // the decoder says it
+		return errNoJSON
 	}
 	said, _ := text.(string)
 	return told(said)
@@ -415,6 +420,8 @@ func element(t reflect.Type) reflect.Type {
 var (
 	errDeep = fmt.Errorf(": objects lie in each other more than %d deep", MaxNesting)
 	errForm = errors.New(": not in the form of protobuf")
+	// errNoJSON ends a look at JSON. Nobody is told.
+	errNoJSON = errors.New(": no JSON")
 	// protobufMagic is what an object's bytes begin with in the API.
 	protobufMagic    = []byte{'k', '8', 's', 0}
 	nothingType      = reflect.TypeFor[struct{}]()

@@ -123,6 +123,26 @@ func TestEndlessQuantitiesAreFound(t *testing.T) {
 	}
 }
 
+// TestBrokenJSONIsLeft: where JSON ends in the midst of something, the look at it does, too, and what was wrong before is told.
+func TestBrokenJSONIsLeft(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"status":{"capacity":{"cpu":"1e999"`:                                                     "its exponent",
+		`{"a":1e999,"status":{"addresses":[@]}}`:                                                   "",
+		`{"a":1e999,"status":{"addresses":[{]}}`:                                                   "",
+		`{"a":1e999,"status":{"addresses":[1}]}`:                                                   "",
+		`{"a":1e999,"status":[[[,"a`:                                                               "",
+		`{"a":1e999,"metadata":{"annotations":{"volume.alpha.kubernetes.io/pre-resize-capacity":@`: "",
+	} {
+		err := CheckForeignJSON([]byte(text), reflect.TypeFor[corev1.Node]())
+		checkRefusal(t, text, err, "", want)
+	}
+	raw, err := (&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(`{"a":1e999,"spec":[@]}`)}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRefusal(t, "protobuf", CheckForeign(raw, reflect.TypeFor[appsv1.ControllerRevision]()), "", "")
+}
+
 // TestDeepJSONIsFound: also where texts seem to end what they do not.
 func TestDeepJSONIsFound(t *testing.T) {
 	const deep = 600
@@ -159,7 +179,7 @@ func FuzzForeign(f *testing.F) {
 			f.Add(uint8(0), b)
 		}
 	}
-	f.Add(uint8(len(foreignTypes)-1), aField(2, aField(7, aField(4, aField(1, nestedSchemas(600, 28))))))
+	f.Add(uint8(len(foreignTypes)-1), aField(2, aField(7, aField(4, aField(1, nestedSchemas(3, 28))))))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		o := foreignType(which)
 		of := reflect.TypeOf(o)
@@ -202,6 +222,7 @@ func FuzzForeignJSON(f *testing.F) {
 		f.Add(uint8(0), []byte(`{"metadata":{"annotations":{"autoscaling.alpha.kubernetes.io/metrics":"[{\"a\":\"`+text+`\"},`+text+`]"}}}`))
 		f.Add(uint8(9), []byte(`{"data":{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"`+text+`"}}}]}}}}}`))
 	}
+	f.Add(uint8(0), []byte(`{"a":1e999,"spec":{"containers":[@]}}`))
 	f.Add(uint8(10), []byte(`{"spec":{"versions":[{"schema":{"openAPIV3Schema":{"title":"}}}","not":{"items":[[]]}}}}]}}`))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		o := foreignType(which)
