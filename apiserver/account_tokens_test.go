@@ -163,3 +163,49 @@ func TestSigningKeysChange(t *testing.T) {
 		t.Error("they are revoked")
 	}
 }
+
+// TestTokenOfANode: a token that is bound to a node is good while that very node is there.
+func TestTokenOfANode(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	s.withKey(t, nil)
+	nodes := s.client(t).CoreV1().Nodes()
+	made := func() *corev1.Node {
+		node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node
+	}
+	request := func(n *corev1.Node) *authenticationv1.TokenRequest {
+		return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}}}
+	}
+	bound := func(n *corev1.Node) (good func() error) {
+		shown := s.as(t, ask(t, s.client(t), request(n)))
+		return func() error { return second(shown.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})) }
+	}
+	first := made()
+	good := bound(first)
+	if err := good(); err != nil {
+		t.Errorf("its node is there: %v", err)
+	}
+	if err := nodes.Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := good(); !apierrors.IsUnauthorized(err) {
+		t.Errorf("its node is gone: %v", err)
+	}
+	again := made()
+	if again.UID == first.UID {
+		t.Fatalf("it has the UID %s again", again.UID)
+	}
+	if err := good(); !apierrors.IsUnauthorized(err) {
+		t.Errorf("its node is another one: %v", err)
+	}
+	if err := bound(again)(); err != nil {
+		t.Errorf("a token of the other one: %v", err)
+	}
+	if _, err := s.client(t).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", request(first), metav1.CreateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("a token of the one that is gone: %v", err)
+	}
+}

@@ -48,7 +48,7 @@ func carefully(infos []runtime.SerializerInfo, scheme *runtime.Scheme) []runtime
 
 // Decode implements runtime.Decoder.
 func (c careful) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if err := c.check(data, defaults); err != nil {
+	if err := c.check(data, defaults, into); err != nil {
 		return nil, nil, err
 	}
 	obj, kind, err := c.Serializer.Decode(data, defaults, into)
@@ -61,26 +61,14 @@ func (c careful) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return obj, kind, err
 }
 
-func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
+func (c careful) check(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) error {
 	switch c.mediaType {
 	case runtime.ContentTypeProtobuf:
-		apiVersion, kind, object, ok := codec.Envelope(data)
-		if !ok {
-			return nil // upstream's serializer says what is wrong with it
-		}
-		said := schema.FromAPIVersionAndKind(apiVersion, kind)
-		t := c.typeOf(&said, defaults)
-		if t == nil {
-			return nil
-		}
-		if most := contentsOf(said.Kind); len(object) >= freeShapeBytes && codec.Values(object, t, most) > most {
-			return apierrors.NewBadRequest(tooManyValues(most))
-		}
-		return told(t, codec.CheckForeign(object, t))
+		return c.checkProtobuf(data, defaults, into)
 	case runtime.ContentTypeYAML:
 		var err error
 		if data, err = asJSON(data); err != nil {
-			return nil //nolint:nilerr // the same
+			return nil //nolint:nilerr // upstream's serializer says what is wrong with it
 		}
 	}
 	if !codec.Odd(data) {
@@ -90,28 +78,60 @@ func (c careful) check(data []byte, defaults *schema.GroupVersionKind) error {
 	if err != nil {
 		return nil //nolint:nilerr // the same
 	}
-	t := c.typeOf(said, defaults)
+	t := c.typeOf(*said, defaults, into)
 	if t == nil {
 		return nil
 	}
 	return told(t, codec.CheckForeignJSON(data, t))
 }
 
-// typeOf is the type of a kind of which an object says so much, or nil.
-func (c careful) typeOf(said, defaults *schema.GroupVersionKind) reflect.Type {
-	gvk := *said
-	if defaults != nil {
-		if gvk.Kind == "" {
-			gvk.Kind = defaults.Kind
+// checkProtobuf refuses what it cannot read to its end, too: upstream's decoder may read more of it.
+func (c careful) checkProtobuf(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) error {
+	apiVersion, kind, object, ok := codec.Envelope(data)
+	if !ok {
+		return apierrors.NewBadRequest("the body is not in the form of protobuf")
+	}
+	t := c.typeOf(schema.FromAPIVersionAndKind(apiVersion, kind), defaults, into)
+	if t == nil {
+		return nil
+	}
+	if len(object) >= freeShapeBytes {
+		most := contentsOf(t.Name())
+		n, err := codec.Values(object, t, most)
+		if err != nil {
+			return told(t, err)
 		}
-		if gvk.Version == "" && gvk.Group == "" {
-			gvk.Group, gvk.Version = defaults.Group, defaults.Version
-		}
-		if gvk.Version == "" && gvk.Group == defaults.Group {
-			gvk.Version = defaults.Version
+		if n > most {
+			return apierrors.NewBadRequest(tooManyValues(most))
 		}
 	}
-	return c.scheme.AllKnownTypes()[gvk]
+	return told(t, codec.CheckForeign(object, t))
+}
+
+// typeOf is the type of what upstream's serializer decodes an object as that says so much of its kind, or nil.
+func (c careful) typeOf(said schema.GroupVersionKind, defaults *schema.GroupVersionKind, into runtime.Object) reflect.Type {
+	if defaults != nil {
+		said = c.filled(said, *defaults)
+	}
+	if into != nil {
+		kinds, _, err := c.scheme.ObjectKinds(into)
+		if err != nil {
+			return reflect.Indirect(reflect.ValueOf(into)).Type() // it is decoded into that as it is
+		}
+		said = c.filled(said, kinds[0])
+	}
+	return c.scheme.AllKnownTypes()[said]
+}
+
+// filled is what is said of a kind with what else is known of it, as upstream's serializers of the form have it.
+func (c careful) filled(said, known schema.GroupVersionKind) schema.GroupVersionKind {
+	if said.Kind == "" {
+		said.Kind = known.Kind
+	}
+	if said.Version == "" && (said.Group == "" || said.Group == known.Group || c.mediaType == runtime.ContentTypeProtobuf && known.Version != "") {
+		said.Group, said.Version = known.Group, known.Version
+	}
+	return said
 }
 
 // told is what the client hears of a check's error, which begins with the way to the field.
@@ -122,9 +142,9 @@ func told(t reflect.Type, err error) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%s%v", t.Name(), err))
 }
 
-// asJSON is YAML as JSON, as far as anything in it may be odd.
+// asJSON is YAML as JSON, as far as anything in it may be odd: also what is written with escapes, with a tag (!!binary), or in UTF-16.
 func asJSON(data []byte) ([]byte, error) {
-	if !codec.Odd(data) && !bytes.ContainsRune(data, '\\') {
+	if !codec.Odd(data) && !bytes.ContainsAny(data, "\\!\x00") {
 		return nil, nil
 	}
 	return yaml.YAMLToJSON(data)
@@ -228,9 +248,9 @@ func tooLong(body []byte, scheme *runtime.Scheme) ([]byte, error) {
 	if !ok || t == nil {
 		return nil, nil
 	}
-	n := codec.Values(raw, t, maxLargeContents)
-	if n <= maxEntries || n > maxLargeContents || codec.CheckForeign(raw, t) != nil {
-		return nil, nil
+	n, err := codec.Values(raw, t, maxLargeContents)
+	if err != nil || n <= maxEntries || n > maxLargeContents || codec.CheckForeign(raw, t) != nil {
+		return nil, nil //nolint:nilerr // careful says it
 	}
 	obj, ok := reflect.New(t).Interface().(interface {
 		codec.Object

@@ -3,15 +3,21 @@ package apiserver
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/binary"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 // A quantity that takes hours to decode, or to compare, is refused at once in whatever form it comes.
@@ -23,7 +29,7 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := s.client(t).CoreV1().RESTClient()
-	for _, quantity := range []string{"1e-2147483647", "1e2147483646", `1\u0065-2147483647`} {
+	for _, quantity := range []string{"1e-2147483647", "1e2147483646", "e2147483646", `1\u0065-2147483647`} {
 		pod := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"there"},"spec":{"containers":[{"name":"main","image":"i","resources":{"requests":{"memory":"` + quantity + `"}}}]}}`
 		post := func(contentType, resource, body string) {
 			t.Helper()
@@ -33,8 +39,10 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 		post("application/json", "pods", pod)
 		post("application/json", "configmaps", pod) // it is decoded as what it says it is
 		post("application/yaml", "pods", "# YAML\n"+pod)
+		post("application/yaml", "pods", string(inUTF16("# YAML\n"+pod)))
 		if !strings.Contains(quantity, `\`) {
 			post("application/vnd.kubernetes.protobuf", "pods", string(protobufPod(t, quantity)))
+			post("application/yaml", "pods", inBase64(pod, quantity))
 		}
 		for _, patch := range []struct {
 			form types.PatchType
@@ -43,6 +51,8 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 		}{
 			{types.StrategicMergePatchType, pod, 400},
 			{types.ApplyYAMLPatchType, pod, 400},
+			{types.ApplyYAMLPatchType, string(inUTF16("# YAML\n" + pod)), 400},
+			{types.ApplyYAMLPatchType, inBase64(pod, quantity), 400},
 			{types.MergePatchType, pod, 422},
 			{types.JSONPatchType, `[{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"memory":"` + quantity + `"}}}]`, 422},
 		} {
@@ -54,6 +64,67 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 	for _, form := range []types.PatchType{types.StrategicMergePatchType, types.MergePatchType} {
 		if _, err := pods.Patch(ctx, "there", form, []byte(`{"metadata":{"labels":{"commit":"1e12345"}}}`), metav1.PatchOptions{}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// inUTF16 is a text of ASCII as YAML may be written, too.
+func inUTF16(text string) []byte {
+	out := []byte{0xff, 0xfe}
+	for _, c := range []byte(text) {
+		out = append(out, c, 0)
+	}
+	return out
+}
+
+// inBase64 is JSON as YAML, a text of it in base64.
+func inBase64(text, hidden string) string {
+	return strings.Replace(text, `"`+hidden+`"`, `!!binary "`+base64.StdEncoding.EncodeToString([]byte(hidden))+`"`, 1)
+}
+
+// Nor is one that upstream's decoders find where nobody else looks for it.
+func TestQuantitiesThatAreHidden(t *testing.T) {
+	s := start(t, newDouble(t), nil)
+	pods := s.client(t).CoreV1().Pods("default")
+	if _, err := pods.Create(t.Context(), testPod("there"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// What no longer says what it is becomes Kubernetes' internal type, whose fields have names of their own.
+	const quantity, spec = "1e-2147483647", `{"Containers":[{"Name":"main","Resources":{"Requests":{"memory":"1e-2147483647"}}}]}`
+	for form, patch := range map[types.PatchType]string{
+		types.MergePatchType: `{"kind":null,"apiVersion":null,"Spec":` + spec + `}`,
+		types.JSONPatchType:  `[{"op":"remove","path":"/kind"},{"op":"remove","path":"/apiVersion"},{"op":"add","path":"/Spec","value":` + spec + `}]`,
+	} {
+		_, err := pods.Patch(t.Context(), "there", form, []byte(patch), metav1.PatchOptions{})
+		wantStatus(t, err, 422, "its exponent may be from -99 to 99")
+	}
+	// Who looks for one in what is no JSON comes to an end.
+	_, err := pods.Patch(t.Context(), "there", types.StrategicMergePatchType, []byte(`{"a":1e999,"spec":{"containers":[@]}}`), metav1.PatchOptions{})
+	wantStatus(t, err, 400, "invalid character")
+	whole := protobufPod(t, quantity)
+	_, _, raw, _ := codec.Envelope(whole)
+	group, far := []byte{15<<3 | 3, 15<<3 | 4}, append(binary.AppendUvarint(nil, 1<<32-8), 0)
+	many := testPod("many")
+	many.Spec.Containers = slices.Repeat([]corev1.Container{{Env: make([]corev1.EnvVar, 10_000)}}, 27)
+	contents, err := many.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		body []byte
+		told string
+	}{
+		"a group in its envelope":        {append(bytes.Clone(whole), group...), "not in the form of protobuf"},
+		"a far field in its envelope":    {append(bytes.Clone(whole), far...), "not in the form of protobuf"},
+		"a group in it":                  {inEnvelope(t, "v1", "Pod", append(bytes.Clone(group), raw...)), "not in the form of protobuf"},
+		"a group without a version":      {inEnvelope(t, "example.com/", "Pod", raw), "its exponent may be from -99 to 99"},
+		"no kind, and no version":        {inEnvelope(t, "", "", raw), "its exponent may be from -99 to 99"},
+		"many values, behind a group":    {inEnvelope(t, "v1", "Pod", append(bytes.Clone(group), contents...)), "not in the form of protobuf"},
+		"many values, as they should be": {inEnvelope(t, "v1", "Pod", contents), tooManyValues(maxContents)},
+	} {
+		err := s.client(t).CoreV1().RESTClient().Post().Namespace("default").Resource("pods").SetHeader("Content-Type", runtime.ContentTypeProtobuf).Body(c.body).Do(t.Context()).Error()
+		if status := new(apierrors.StatusError); !errors.As(err, &status) || status.ErrStatus.Code != 400 || !strings.Contains(err.Error(), c.told) {
+			t.Errorf("%s: %v, want %s", what, err, c.told)
 		}
 	}
 }

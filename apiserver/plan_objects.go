@@ -79,7 +79,7 @@ func (p *plannedObjects) add(ctx context.Context, raw *runtime.RawExtension) err
 	if !plannable[*kind] {
 		return apierrors.NewBadRequest(fmt.Sprintf("a %s of %s can not be planned", kind.Kind, kind.GroupVersion()))
 	}
-	if err := (careful{scheme: legacyscheme.Scheme}).check(raw.Raw, nil); err != nil {
+	if err := (careful{scheme: legacyscheme.Scheme}).check(raw.Raw, nil, nil); err != nil {
 		return unreadable(err)
 	}
 	obj, _, err := legacyscheme.Codecs.UniversalDeserializer().Decode(raw.Raw, nil, nil)

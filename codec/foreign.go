@@ -26,6 +26,9 @@ const (
 	MaxQuantityLength = 128
 	// MaxNesting is how deep objects and lists may lie in each other.
 	MaxNesting = 500
+	// oddRun is how many digits in a row are odd. A quantity of more, none of them before its exponent, may have a length
+	// that is a letter: one byte of protobuf, which stands before it.
+	oddRun = 'A' - len("e+0")
 )
 
 // UnmarshalForeign decodes what somebody has sent who is no server. Fields that are not known are passed over.
@@ -46,16 +49,19 @@ func CheckForeign(b []byte, t reflect.Type) error {
 
 // CheckForeignJSON is CheckForeign for JSON.
 func CheckForeignJSON(b []byte, t reflect.Type) error {
-	if !Odd(b) {
+	if !oddNumbers(b) && !hidesDigits(b) && !deep(b) {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
-	return checkToken(d, t, 0)
+	if err := checkToken(d, t, 0); !errors.Is(err, errNoJSON) {
+		return err
+	}
+	return nil
 }
 
-// Odd: there is something in the bytes for which the checks have to know the type.
-func Odd(b []byte) bool { return odd(b) || hidesDigits(b) }
+// Odd: there is something in the bytes, of whatever form they are, for which the checks have to know the type.
+func Odd(b []byte) bool { return oddNumbers(b) || hidesDigits(b) || opened(b) > MaxNesting }
 
 // Envelope is what protobuf bytes say of themselves behind their magic number, as Kubernetes' API has them: the
 // version and kind of an object, and its own bytes. If they say it twice, the last counts.
@@ -84,42 +90,66 @@ func Envelope(b []byte) (apiVersion, kind string, object []byte, ok bool) {
 	return apiVersion, kind, object, ok
 }
 
-// Kinds of characters that odd looks for.
-const (
-	isDigit = iota + 1
-	isExponent
-	opens
-	closes
-)
-
-var characters = [256]uint8{
-	'0': isDigit, '1': isDigit, '2': isDigit, '3': isDigit, '4': isDigit, '5': isDigit, '6': isDigit, '7': isDigit, '8': isDigit,
-	'9': isDigit, '.': isDigit, 'e': isExponent, 'E': isExponent, '{': opens, '[': opens, '}': closes, ']': closes,
-}
-
-// odd: somewhere in the bytes is what may be a quantity that is refused, or more of JSON's brackets are opened than may
-// be. Most objects hold nothing like it, and it costs two nanoseconds a byte to know.
-func odd(b []byte) bool {
-	run, depth := 0, 0
+// oddNumbers: somewhere in the bytes is what may be a quantity that is refused. Most objects hold nothing like it, and it
+// costs two nanoseconds a byte to know.
+//
+// A quantity needs no digit before its exponent: e9 is 0. An exponent behind a letter is a part of a word.
+func oddNumbers(b []byte) bool {
+	run := 0
 	for i, c := range b {
 		switch characters[c] {
 		case isDigit:
-			if run++; run > MaxQuantityLength {
+			if run++; run > oddRun {
 				return true
 			}
 			continue
 		case isExponent:
-			if run > 0 && longExponent(b[i+1:]) {
+			if (run > 0 || i == 0 || !isLetter(b[i-1])) && longExponent(b[i+1:]) {
 				return true
 			}
-		case opens:
+		}
+		run = 0
+	}
+	return false
+}
+
+// Kinds of characters that oddNumbers looks for.
+const (
+	isDigit = iota + 1
+	isExponent
+)
+
+var characters = [256]uint8{
+	'0': isDigit, '1': isDigit, '2': isDigit, '3': isDigit, '4': isDigit, '5': isDigit, '6': isDigit, '7': isDigit, '8': isDigit,
+	'9': isDigit, '.': isDigit, 'e': isExponent, 'E': isExponent,
+}
+
+func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+
+// opened is how many of JSON's objects and lists begin in the bytes at most.
+func opened(b []byte) int { return bytes.Count(b, []byte("{")) + bytes.Count(b, []byte("[")) }
+
+// deep: objects and lists of JSON lie in each other deeper than they may.
+func deep(b []byte) bool {
+	if opened(b) <= MaxNesting {
+		return false
+	}
+	depth, text := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '"':
+			text = !text
+		case text:
+			if c == '\\' {
+				i++
+			}
+		case c == '{' || c == '[':
 			if depth++; depth > MaxNesting {
 				return true
 			}
-		case closes:
+		case c == '}' || c == ']':
 			depth--
 		}
-		run = 0
 	}
 	return false
 }
@@ -203,8 +233,8 @@ func checkForeign(b []byte, t reflect.Type, depth int) error {
 	}
 	for len(b) > 0 {
 		number, value, rest, ok := nextField(b)
-		if !ok {
-			return errors.New(": not in the form of protobuf")
+		if !ok || t.Kind() == reflect.Map && noEntry(number, value) {
+			return errForm
 		}
 		b = rest
 		var err error
@@ -230,12 +260,16 @@ func checkForeign(b []byte, t reflect.Type, depth int) error {
 	return checkEntry(t, string(key), said)
 }
 
-// checkToken looks at the next value of JSON, which is to become one of a type. Of what is no JSON the decoder says
-// more.
+// noEntry: a field of a map's entry has no bytes. Kubernetes' decoders take what follows for its length and its bytes all
+// the same, whatever type it says that it is of.
+func noEntry(number int, value []byte) bool { return value == nil && (number == 1 || number == 2) }
+
+// checkToken looks at the next value of JSON, which is to become one of a type. Where there is no JSON any more it ends with
+// errNoJSON: the decoder says more of it.
 func checkToken(d *json.Decoder, t reflect.Type, depth int) error {
 	token, err := d.Token()
 	if err != nil {
-		return nil //nolint:nilerr // see above
+		return errNoJSON
 	}
 	if depth > MaxNesting {
 		return errDeep
@@ -265,7 +299,7 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 		if open == '{' {
 			key, err := d.Token()
 			if err != nil {
-				return nil //nolint:nilerr // the decoder says it
+				return errNoJSON
 			}
 			name, _ = key.(string)
 			if told := tells(t, name); told != nil {
@@ -284,7 +318,9 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 			return fmt.Errorf("%s%w", name, err)
 		}
 	}
-	_, _ = d.Token() // the end of it, or of everything
+	if _, err := d.Token(); err != nil { // it has no end
+		return errNoJSON
+	}
 	return nil
 }
 
@@ -292,7 +328,7 @@ func checkComposite(d *json.Decoder, open json.Delim, t reflect.Type, depth int)
 func checkTold(d *json.Decoder, told func(text string) error) error {
 	var text any
 	if err := d.Decode(&text); err != nil {
-		return nil //nolint:nilerr // the decoder says it
+		return errNoJSON
 	}
 	said, _ := text.(string)
 	return told(said)
@@ -339,7 +375,7 @@ func jsonMembers(t reflect.Type) map[string]reflect.Type {
 // nestingTypes remembers what nests has found, by type.
 var nestingTypes sync.Map
 
-// nests: somewhere in a type is one that may hold itself.
+// nests: somewhere in a type is one that may hold itself, or anything.
 func nests(t reflect.Type) bool {
 	t = element(t)
 	if known, ok := nestingTypes.Load(t); ok {
@@ -356,7 +392,7 @@ func nestsIn(t reflect.Type, above, done map[reflect.Type]bool) bool {
 		t = element(t.Elem())
 	}
 	switch {
-	case above[t]:
+	case above[t], t == rawExtensionType: // which holds JSON
 		return true
 	case done[t] || t.Kind() != reflect.Struct:
 		return false
@@ -383,6 +419,9 @@ func element(t reflect.Type) reflect.Type {
 
 var (
 	errDeep = fmt.Errorf(": objects lie in each other more than %d deep", MaxNesting)
+	errForm = errors.New(": not in the form of protobuf")
+	// errNoJSON ends a look at JSON. Nobody is told.
+	errNoJSON = errors.New(": no JSON")
 	// protobufMagic is what an object's bytes begin with in the API.
 	protobufMagic    = []byte{'k', '8', 's', 0}
 	nothingType      = reflect.TypeFor[struct{}]()

@@ -64,7 +64,7 @@ func checkEntry(t reflect.Type, name string, said []byte) error {
 }
 
 // isNumber tells what may be a quantity from a name that has digits.
-var isNumber = regexp.MustCompile(`^[+-]?[0-9.]+([eE][+-]?[0-9]+)?$`)
+var isNumber = regexp.MustCompile(`^[+-]?[0-9.]*([eE][+-]?[0-9]+)?$`)
 
 // checkTexts looks at every text and number of JSON, whatever it is: its decoder does not look at how names are written.
 func checkTexts(text string) error {

@@ -21,15 +21,21 @@ func TestValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		of := reflect.TypeOf(o)
-		if n := Values(b, of, 100*many); n < many || n > 20*many {
-			t.Errorf("%s: %d bytes become %d values", what, len(b), n)
+		if n, err := Values(b, of, 100*many); n < many || n > 20*many || err != nil {
+			t.Errorf("%s: %d bytes become %d values: %v", what, len(b), n, err)
 		}
-		if n := Values(b, of, many/2); n != many/2+1 {
-			t.Errorf("%s: of %d values are counted %d", what, many/2, n)
+		if n, err := Values(b, of, many/2); n != many/2+1 || err != nil {
+			t.Errorf("%s: of %d values are counted %d: %v", what, many/2, n, err)
 		}
 	}
-	if n := Values([]byte{0xff, 0xff}, reflect.TypeFor[corev1.Pod](), 10); n != 0 {
-		t.Errorf("what is no protobuf has %d", n)
+	for what, b := range map[string][]byte{
+		"no protobuf": {0xff, 0xff},
+		"a group":     {3<<3 | startsGroup, 3<<3 | endsGroup, 0x12, 0},
+		"a map whose entry has no bytes, as it says": aField(3, []byte{2<<3 | wireVarint, 2, 0x0a, 0}),
+	} {
+		if n, err := Values(b, reflect.TypeFor[corev1.ConfigMap](), 10); err == nil {
+			t.Errorf("%s has %d values", what, n)
+		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/codec"
 )
 
 var heardAt = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -146,7 +148,7 @@ func FuzzSaidStatus(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, n := new(corev1.PodStatus), new(corev1.NodeStatus)
-		if p.Unmarshal(b) == nil {
+		if codec.UnmarshalForeign(b, p) == nil {
 			h, again := heard{now: heardAt}, heard{now: heardAt}
 			if h.podStatus(heardPod(), p) == nil {
 				if err := again.podStatus(heardPod(), p); err != nil || again.String() != "" {
@@ -154,7 +156,7 @@ func FuzzSaidStatus(f *testing.F) {
 				}
 			}
 		}
-		if n.Unmarshal(b) == nil {
+		if codec.UnmarshalForeign(b, n) == nil {
 			h, again := heard{now: heardAt}, heard{now: heardAt}
 			h.nodeStatus(n)
 			if again.nodeStatus(n); again.String() != "" {

@@ -10,10 +10,8 @@ type cause struct {
 }
 
 const (
-	sources    = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
-	hostUsers  = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
-	heldOutput = "The probe's command leaves a process behind that holds its output for ten seconds. The run's containerd (1.6) tells its end only then, and " +
-		"Berth's worker waits for two seconds beyond the command's time; what it is not told it takes for no failure."
+	sources   = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
+	hostUsers = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
 )
 
 // causes are known and told; a failure that none explains makes the run fail.
@@ -36,17 +34,10 @@ var causes = []cause{
 	{"[sig-node] Security Context SupplementalGroupsPolicy", "",
 		"They look for the groups of a container's processes in `status.containerStatuses[].user`, which Berth's workers do not show; " +
 			"nor does the run's containerd (1.6) tell them, or know the policy `Strict`."},
-	{"[sig-node] Probing container should be restarted with a failing exec liveness probe that took longer than the timeout", "", heldOutput},
-	{"[sig-node] [NodeConformance] [FeatureGate:SidecarContainers] Probing restartable init container should be restarted with a failing exec " +
-		"liveness probe that took longer than the timeout", "", heldOutput},
 	{"[sig-storage] PersistentVolumes-local [Volume type: blockfswithoutformat] ", "",
 		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
 		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
-	{"[sig-node] PLR Pod InPlace Resize", "unexpected number of restarts for container",
-		"A container that has its pod's limits, having none of its own, is not started again when those change, whatever its `resizePolicy` says."},
-	{"[sig-node] Pods should have their auto-restart back-off timer reset on image update", "",
-		"The back-off of a container goes on when it is given another image. A kubelet's begins anew."},
 	{"[sig-node] kubelet Clean up pods on node", "", "It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
 	{"[sig-node] kubelet kubectl get --raw", "Failed to find", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
