@@ -44,18 +44,22 @@ func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 			post("application/vnd.kubernetes.protobuf", "pods", string(protobufPod(t, quantity)))
 			post("application/yaml", "pods", inBase64(pod, quantity))
 		}
-		for _, patch := range []struct {
+		type patch struct {
 			form types.PatchType
 			body string
 			code int32 // upstream's, where it decodes what the patch makes
-		}{
+		}
+		patches := []patch{
 			{types.StrategicMergePatchType, pod, 400},
 			{types.ApplyYAMLPatchType, pod, 400},
 			{types.ApplyYAMLPatchType, string(inUTF16("# YAML\n" + pod)), 400},
-			{types.ApplyYAMLPatchType, inBase64(pod, quantity), 400},
 			{types.MergePatchType, pod, 422},
 			{types.JSONPatchType, `[{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"memory":"` + quantity + `"}}}]`, 422},
-		} {
+		}
+		if !strings.Contains(quantity, `\`) { // in base64 an escape is none
+			patches = append(patches, patch{types.ApplyYAMLPatchType, inBase64(pod, quantity), 400})
+		}
+		for _, patch := range patches {
 			_, err := pods.Patch(ctx, "there", patch.form, []byte(patch.body), metav1.PatchOptions{FieldManager: "test"})
 			wantStatus(t, err, patch.code, "its exponent may be from -99 to 99")
 		}
