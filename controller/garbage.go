@@ -16,8 +16,8 @@ import (
 const (
 	// collectedPerCommand bounds the objects that one command looks at.
 	collectedPerCommand = 500
-	// judgedAtOnce bounds the objects that one call of Step looks at, while the other controllers of the loop wait, which is
-	// cheaper than to collect them.
+	// judgedAtOnce bounds the objects that one call of Step looks at, which is cheaper than to collect them: the other
+	// controllers of the loop wait meanwhile.
 	judgedAtOnce = 2_000
 )
 

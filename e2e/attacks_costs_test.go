@@ -2,12 +2,7 @@ package e2e
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -98,21 +93,9 @@ func (a *attacked) costlyBodies(t *testing.T) {
 func (a *attacked) nodeTakesAll(t *testing.T) {
 	const user = "system:node:w3"
 	node := a.userOf(t, a.waitLeader(t), user, "system:nodes")
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: []string{"system:nodes"}}}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "w3-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		},
-	}
+	request, _ := requestFor(t, pkix.Name{CommonName: user, Organization: []string{"system:nodes"}}, certificatesv1.KubeAPIServerClientKubeletSignerName,
+		certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
+	request.GenerateName = "w3-"
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "w3.", Namespace: metav1.NamespaceDefault}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "w3"},
 		Reason: "Flood", Type: corev1.EventTypeNormal, Source: corev1.EventSource{Component: "kubelet", Host: "w3"},

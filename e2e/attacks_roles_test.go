@@ -2,12 +2,7 @@ package e2e
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -137,25 +132,9 @@ func (a *attacked) byToken(t *testing.T, node string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pki.NodeSubject(node)}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := kube.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		},
-	}, metav1.CreateOptions{})
+	wanted, key := requestFor(t, pki.NodeSubject(node), certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
+	wanted.GenerateName = "node-"
+	made, err := kube.CertificatesV1().CertificateSigningRequests().Create(t.Context(), wanted, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +144,7 @@ func (a *attacked) byToken(t *testing.T, node string) tls.Certificate {
 		}
 		return err
 	})
-	pair, err := tls.X509KeyPair(made.Status.Certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
+	pair, err := tls.X509KeyPair(made.Status.Certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}

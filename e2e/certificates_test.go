@@ -19,27 +19,33 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// requestFor is a request for a certificate, without a name, and its key as PEM.
+func requestFor(t *testing.T, subject pkix.Name, signer string, usages ...certificatesv1.KeyUsage) (_ *certificatesv1.CertificateSigningRequest, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer, Usages: usages,
+	}}, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}
+
 // Somebody asks for a certificate, an administrator approves it, and whoever leads signs it: by no
 // other way does a key leave the machine that it was made on.
 func TestCertificatesByRequest(t *testing.T) {
 	c := newCluster(t, server("s1", "bootstrap_expect = 1"))
 	s := c.waitLeader(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	subject := pkix.Name{CommonName: "dev", Organization: []string{"people"}}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: "dev"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-		},
-	}
+	wanted, key := requestFor(t, pkix.Name{CommonName: "dev", Organization: []string{"people"}}, certificatesv1.KubeAPIServerClientSignerName, certificatesv1.UsageClientAuth)
+	wanted.Name = "dev"
 	requests := s.Kube.CertificatesV1().CertificateSigningRequests()
 	// The one server may not have said yet which rules it knows.
 	c.eventually(t, "the request to be taken", func(ctx context.Context) error {
@@ -61,12 +67,8 @@ func TestCertificatesByRequest(t *testing.T) {
 		}
 		return nil
 	})
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	config := rest.AnonymousClientConfig(s.RESTConfig())
-	config.CertData, config.KeyData = cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	config.CertData, config.KeyData = cert, key
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

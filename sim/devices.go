@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/model"
@@ -241,17 +242,13 @@ func (m *mirror) deviceClaim(revision int64, key string, is *resourcev1.Resource
 		m.devices.claims[key] = is
 	}
 	for _, p := range m.pods {
-		if old == nil || !reservedFor(old, p) || p.Spec.NodeName == "" || ended(p) {
+		if old == nil || !resourceclaim.IsReservedForPod(p, old, false) || p.Spec.NodeName == "" || ended(p) {
 			continue
 		}
-		if is == nil || !reservedFor(is, p) || !slices.Equal(before, now) {
+		if is == nil || !resourceclaim.IsReservedForPod(p, is, false) || !slices.Equal(before, now) {
 			m.fault(revision, "claim %s has devices %v, which pod %s on %s uses, and is changed to %v", key, before, p.Name, p.Spec.NodeName, now)
 		}
 	}
-}
-
-func reservedFor(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
 }
 
 // usesDevices looks at a pod that gets its node: all of its claims have devices there.
@@ -270,7 +267,7 @@ func (m *mirror) usesDevices(revision int64, pod *corev1.Pod) {
 func (m *mirror) closeDevices(revision int64) {
 	for _, pod := range m.devices.uses {
 		for _, c := range model.DeviceClaimsOf(pod) {
-			if claim := m.devices.claims[fsm.ObjectKey(fsm.ResourceClaims, pod.Namespace, c.Name)]; claim == nil || !reservedFor(claim, pod) {
+			if claim := m.devices.claims[fsm.ObjectKey(fsm.ResourceClaims, pod.Namespace, c.Name)]; claim == nil || !resourceclaim.IsReservedForPod(pod, claim, false) {
 				m.fault(revision, "pod %s is bound, and its claim %q does not say that it is used", pod.Name, c.Name)
 			}
 		}
@@ -281,8 +278,8 @@ func (m *mirror) closeDevices(revision int64) {
 // equipped: who could have devices has them, no claim of which nobody knows keeps any, and what was made for pods that are gone is gone.
 func equipped(v *fsm.View) (unsettled []string) {
 	node, ok := v.Nodes.Get(rack)
-	_, offered := v.Objects.Get(fsm.ObjectKey("resourceslices", "", rack))
-	_, classed := v.Objects.Get(fsm.ObjectKey("deviceclasses", "", deviceClass))
+	_, offered := v.ResourceSlice(rack)
+	_, classed := v.DeviceClass(deviceClass)
 	room := rackMilliCPU
 	wanted := map[string]bool{} // claims of pods that have not ended
 	pods := map[string]bool{}
