@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/fsm"
@@ -38,8 +39,9 @@ func New(r *Rows, view func() *fsm.View) *Informer {
 // registration is a handler of an informer.
 type registration struct {
 	*Informer
-	handler  cache.ResourceEventHandler
-	interest *Interest // in pods; nil: in all that the informer tells of
+	handler     cache.ResourceEventHandler
+	interest    *Interest // in pods; nil: in all that the informer tells of
+	looksItself bool      // for those that it keeps pods for
 }
 
 // begin tells the handlers what there is, but for what can wait: of that it tells the first.
@@ -58,10 +60,13 @@ func (i *Informer) begin(v *fsm.View) {
 	close(i.synced)
 }
 
-// tellOf tells the handlers of what was there at the beginning.
+// tellOf tells the handlers of what was there at the beginning. Of a great many pods that are at rest few have to be told, and nobody asks
+// for the others whether they have to be: all wait for this.
 func (i *Informer) tellOf(o any) {
+	pod, ok := o.(*corev1.Pod)
+	resting := ok && atRest(pod)
 	for _, r := range i.registered {
-		if r.interest.hasAtFirst(o) {
+		if !(resting && r.looksItself) && r.interest.has(nil, o) {
 			r.handler.OnAdd(o, true)
 		}
 	}
@@ -108,7 +113,7 @@ func (i *Informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 	if i.HasSynced() {
 		return nil, errBegun
 	}
-	r := &registration{i, h, i.interest}
+	r := &registration{i, h, i.interest, i.interest.looksItself()}
 	i.registered = append(i.registered, r)
 	return r, nil
 }

@@ -80,19 +80,13 @@ func (i *Interest) count(o *fsm.Object, by int) {
 	}
 }
 
-// hasAtFirst says whether a controller has to be told of what was there when it began. Whoever keeps pods for objects looks at
-// those of each of its objects then, and has to be told by themselves of those alone that nobody keeps, or that are not at rest.
-func (i *Interest) hasAtFirst(o any) bool {
-	if !i.has(nil, o) {
-		return false
-	}
-	pod, ok := o.(*corev1.Pod)
-	return !ok || i == nil || i.pods != nil || len(pod.Finalizers) > 0 || !atRest(pod)
-}
+// looksItself: who keeps pods for objects looks at those of each of its objects when it begins, and has to be told by themselves of those
+// alone that nobody keeps, or that are not at rest.
+func (i *Interest) looksItself() bool { return i != nil && i.pods == nil }
 
-// atRest: a controller's pod that runs and is ready.
+// atRest: a controller's pod that runs, is ready, and that nobody but its controller has something to do with.
 func atRest(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && model.Ready(pod) && !model.Terminating(pod) && metav1.GetControllerOfNoCopy(pod) != nil
+	return pod.Status.Phase == corev1.PodRunning && len(pod.Finalizers) == 0 && !model.Terminating(pod) && metav1.GetControllerOfNoCopy(pod) != nil && model.Ready(pod)
 }
 
 // has says whether a controller may have something to do with a pod. Either is nil for

@@ -10,7 +10,8 @@ import (
 )
 
 // rests says of an object that nothing seems to be left to do for it: its status tells of what its spec asks for. What has become
-// of its pods since then is seen by them, and the others of these kinds are what services lead to, of which the same holds.
+// of its pods since then is seen by them, and of the others of these kinds, what services lead to, the same holds. What depends on nodes
+// looks at all of them for each of its own objects.
 func rests(o any) bool {
 	if m, ok := o.(metav1.Object); !ok || m.GetDeletionTimestamp() != nil {
 		return false
@@ -32,7 +33,7 @@ func rests(o any) bool {
 		}
 		counted := s.UncountedTerminatedPods == nil || len(s.UncountedTerminatedPods.Succeeded)+len(s.UncountedTerminatedPods.Failed) == 0
 		return counted && ptr.Deref(s.Terminating, 0) == 0 && (s.CompletionTime != nil || s.Active > 0 && s.Active == ptr.Deref(s.Ready, 0) && s.Active == ptr.Deref(o.Spec.Parallelism, 1))
-	case *corev1.Service, *corev1.Endpoints, *discoveryv1.EndpointSlice:
+	case *corev1.Service, *corev1.Endpoints, *discoveryv1.EndpointSlice, *corev1.Node:
 		return true
 	}
 	return false
