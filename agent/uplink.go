@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,7 @@ type uplink struct {
 	mu        sync.Mutex
 	node      []byte // corev1.Node, protobuf
 	revision  int64
+	told      rpc.Told      // what went into assignments; nil: not all yet
 	connected chan struct{} // closed once the first stream was welcomed
 	server    string
 }
@@ -126,6 +128,9 @@ func (u *uplink) Hello() rpc.Hello {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	h := rpc.Hello{Node: u.node, ResumeRevision: u.revision}
+	if u.told != nil {
+		h.Told = u.told.Sum()
+	}
 	if u.services != nil {
 		h.Services, h.ServicesRevision = true, u.services.node.Table.Revision()
 	}
@@ -151,14 +156,27 @@ func (u *uplink) Assign(ctx context.Context, a *rpc.Assignments) error {
 	for _, uid := range a.Gone {
 		next.Gone = append(next.Gone, types.UID(uid))
 	}
+	told := rpc.Told{}
+	for _, pod := range next.Pods {
+		told.Add(pod)
+	}
 	select {
 	case u.assignments <- next:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.revision = a.Revision
-	u.mu.Unlock()
+	switch {
+	case a.Full:
+		u.told = told
+	case u.told != nil:
+		for _, uid := range a.Gone {
+			delete(u.told, uid)
+		}
+		maps.Copy(u.told, told)
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,10 @@ func TestAssign(t *testing.T) {
 		got := <-u.Assignments()
 		if err := <-assigned; err != nil || u.Hello().ResumeRevision != 7 {
 			t.Errorf("%v, and revision %d is known", err, u.Hello().ResumeRevision)
+		}
+		hello := u.Hello()
+		if want := (rpc.Told{"u1": 0}); !bytes.Equal(hello.Told, want.Sum()) {
+			t.Error("the servers are not told of the pod that this worker was told of")
 		}
 		if !got.Full || got.Revision != 7 || len(got.Pods) != 1 || got.Pods[0].UID != "u1" || len(got.Gone) != 1 || got.Gone[0] != types.UID("u2") {
 			t.Errorf("the agent got %+v", got)

@@ -177,7 +177,7 @@ func (h *handler) WorkerStatus(_ context.Context, _ string, b *StatusBatch) erro
 	return nil
 }
 
-func (h *handler) WorkerAssignments(_ context.Context, node string, since int64) (*Assignments, error) {
+func (h *handler) WorkerAssignments(_ context.Context, node string, since int64, _ []byte) (*Assignments, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	a := &Assignments{Full: since == 0, Revision: h.rev}

@@ -188,8 +188,10 @@ type Hello struct {
 	// Node is a corev1.Node, protobuf: what the worker registers.
 	Node []byte `msgpack:"node"`
 	// ResumeRevision is up to where the worker has all that concerns it.
-	ResumeRevision int64  `msgpack:"resume_revision"`
-	Version        string `msgpack:"version,omitempty"`
+	ResumeRevision int64 `msgpack:"resume_revision"`
+	// Told is the sum of what the worker was told of its pods (Told); empty: of nothing.
+	Told    []byte `msgpack:"told,omitempty"`
+	Version string `msgpack:"version,omitempty"`
 	// Services: the worker carries services and wants them all. It has those up to
 	// ServicesRevision (0: none).
 	Services         bool  `msgpack:"services,omitempty"`

@@ -286,7 +286,7 @@ func (s *Server) connect(st grpc.ServerStream) error {
 	}
 	err = st.SendMsg(&ServerMessage{Welcome: welcome})
 	if err == nil {
-		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1)}
+		w := &workerStream{server: s, session: ses, st: st, in: in, silence: s.silence(), acked: make(chan Ack, 1), told: hello.Told}
 		if hello.Services && s.Hub.services != nil {
 			w.services = &servicesPlace{at: hello.ServicesRevision, said: hello.ServicesRevision}
 		}

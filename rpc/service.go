@@ -37,10 +37,11 @@ type WorkerHandler interface {
 	// WorkerStatus commits a batch; what it returns is the worker's Ack.
 	WorkerStatus(ctx context.Context, node string, b *StatusBatch) error
 	// WorkerAssignments reads this server's state: everything that concerns
-	// node since the revision since, as a delta or in full. It must not
+	// node since the revision since, as a delta or in full; one that knows them all, by the
+	// sum told (Told) as well, is sent no pods. It must not
 	// return a state older than since, but wait for it (a worker may come from
 	// a server that is ahead), nor one older than what was pushed.
-	WorkerAssignments(ctx context.Context, node string, since int64) (*Assignments, error)
+	WorkerAssignments(ctx context.Context, node string, since int64, told []byte) (*Assignments, error)
 	// WorkerFetch reads an object that a pod of the node refers to
 	// (ErrNotFound, ErrForbidden).
 	WorkerFetch(ctx context.Context, r *FetchRequest) (*FetchResponse, error)

@@ -19,6 +19,7 @@ type workerStream struct {
 	silence time.Duration
 	acked   chan Ack // capacity 1: one batch is in flight
 	busy    bool     // a batch is being committed
+	told    []byte   // Hello.Told, until the first resync
 
 	services *servicesPlace // nil: the worker wants none
 	topology map[string]string
@@ -185,7 +186,8 @@ func (w *workerStream) sendMsg(m *ServerMessage) error {
 
 // resync sends what the state says.
 func (w *workerStream) resync(ctx context.Context, since int64) error {
-	a, err := w.server.config.Workers.WorkerAssignments(ctx, w.session.node, since)
+	a, err := w.server.config.Workers.WorkerAssignments(ctx, w.session.node, since, w.told)
+	w.told = nil // it is told of more from now on
 	if err != nil {
 		return fmt.Errorf("reading the assignments of %s: %w", w.session.node, err)
 	}

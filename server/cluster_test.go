@@ -39,6 +39,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"a write is seen where it was made", writeThroughAnyServer},
 		{"a worker's hello brings its server up to date", helloIsABarrier},
+		{"a worker is not sent what it knows", knownIsNotSent},
 		{"a worker hears what concerns it", workerHears},
 		{"what nodes use is known everywhere", usageIsKnownEverywhere},
 		{"leases of nodes are renewed beside the log", leasesAreRenewed},
@@ -98,7 +99,7 @@ func helloIsABarrier(t *testing.T, c *testCluster) {
 			if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: worker, Node: raw}); err != nil {
 				t.Fatal(err)
 			}
-			a, err := s.WorkerAssignments(t.Context(), worker, 0)
+			a, err := s.WorkerAssignments(t.Context(), worker, 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,6 +108,59 @@ func helloIsABarrier(t *testing.T, c *testCluster) {
 			}
 		}
 	}
+}
+
+// A worker whose server is gone is sent its pods only if they are others now, or it may have missed something.
+func knownIsNotSent(t *testing.T, c *testCluster) {
+	const worker = "knowing"
+	leader, s := c.leader(), c.followers()[0]
+	raw, err := workerNode(worker).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.propose(leader, admit("known-1", worker))
+	c.propose(leader, admit("known-2", worker))
+	c.propose(leader, admit("known-elsewhere", "w2"))
+	if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: worker, Node: raw}); err != nil {
+		t.Fatal(err)
+	}
+	at := s.View().Revision()
+	told := func(names ...string) []byte {
+		out := rpc.Told{}
+		for _, name := range names {
+			pod, there := s.View().Pods.Get(fsm.PodKey("default", name))
+			if !there {
+				t.Fatalf("there is no pod %s", name)
+			}
+			out.Add(pod)
+		}
+		return out.Sum()
+	}
+	both := told("known-1", "known-2")
+	expect := func(what string, since int64, sum []byte, pods int) {
+		t.Helper()
+		a, err := s.WorkerAssignments(t.Context(), worker, since, sum)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if a.Full != (pods > 0) || len(a.Pods) != pods || len(a.Node) == 0 || a.Revision < at {
+			t.Errorf("%s: it is sent %d pods, want %d; full %t, its labels %d bytes, at revision %d of %d", what, len(a.Pods), pods, a.Full, len(a.Node), a.Revision, at)
+		}
+	}
+	c.propose(leader, admit("known-later", "w2"))
+	expect("it knows them", at, both, 0)
+	expect("it was told of one", at, told("known-1"), 2)
+	expect("it was told of more", at, told("known-1", "known-2", "known-elsewhere"), 2)
+	expect("it was told of nothing", at, nil, 2)
+	expect("it says nonsense", at, []byte("nonsense"), 2)
+	expect("it remembers no revision", 0, both, 2)
+	c.propose(leader, admit("known-3", worker))
+	if err := s.WorkerHello(t.Context(), &rpc.Hello{Name: worker, Node: raw}); err != nil { // a barrier
+		t.Fatal(err)
+	}
+	expect("there is another", at, both, 3)
+	expect("it missed how that came to be", at, told("known-1", "known-2", "known-3"), 3)
+	expect("it missed nothing", s.View().Revision(), told("known-1", "known-2", "known-3"), 0)
 }
 
 func workerHears(t *testing.T, c *testCluster) {

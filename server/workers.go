@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/berth-dev/berth/access"
@@ -335,53 +334,6 @@ func (s *Server) tellHeard(h *heard, kind, node, key string) {
 	if what := h.String(); what != "" {
 		s.drop(kind, node, kind, key, "reason", what)
 	}
-}
-
-// WorkerAssignments implements rpc.WorkerHandler: all the pods of a node. A
-// worker may come from a server that is ahead of this one, so the state has to
-// catch up first; if it does not soon, the worker had better go back.
-func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64) (*rpc.Assignments, error) {
-	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
-	defer cancel()
-	for {
-		view := s.state.View()
-		if view.Revision() >= max(since, s.pushed.Load()) {
-			// It was deleted since the hello, when this stream was not known yet.
-			if _, there := view.Nodes.Get(node); !there {
-				return nil, rpc.ErrNodeGone
-			}
-			return assignmentsOf(view, node)
-		}
-		if err := s.state.Feed().Wait(ctx, view.Revision()); err != nil {
-			return nil, fmt.Errorf("waiting for revision %d: %w", since, err)
-		}
-	}
-}
-
-// catchUpTimeout bounds how long a worker waits for this server to catch up.
-const catchUpTimeout = 10 * time.Second
-
-func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
-	a := &rpc.Assignments{Full: true, Revision: view.Revision()}
-	var err error
-	if n, ok := view.Nodes.Get(node); ok {
-		if a.Node, err = labelsOf(n); err != nil {
-			return nil, err
-		}
-	}
-	view.PodsOnNode(node, func(pod *corev1.Pod) bool {
-		var raw []byte
-		if raw, err = pod.Marshal(); err == nil {
-			a.Pods = append(a.Pods, raw)
-		}
-		return err == nil
-	})
-	return a, err
-}
-
-// labelsOf is what a worker is told of its node: by its labels the worker admits pods.
-func labelsOf(n *corev1.Node) ([]byte, error) {
-	return (&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}).Marshal()
 }
 
 // WorkerGone implements rpc.WorkerHandler. Nothing is concluded from a stream

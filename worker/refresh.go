@@ -30,8 +30,7 @@ func (c *Core) Changed(refs []ObjectRef, now time.Time) {
 		changed[ref] = true
 	}
 	for _, uid := range c.uids() {
-		if p := c.pods[uid]; p != nil && mountsAny(p.pod, changed) {
-			p.outdated(now)
+		if p := c.pods[uid]; p != nil && mountsAny(p.pod, changed) && p.outdated(now) {
 			c.step(p, now)
 		}
 	}
@@ -40,8 +39,7 @@ func (c *Core) Changed(refs []ObjectRef, now time.Time) {
 // Doubt is Changed for all objects.
 func (c *Core) Doubt(now time.Time) {
 	for _, uid := range c.uids() {
-		if p := c.pods[uid]; p != nil {
-			p.outdated(now)
+		if p := c.pods[uid]; p != nil && p.outdated(now) {
 			c.step(p, now)
 		}
 	}
@@ -67,16 +65,17 @@ func mountsAny(pod *corev1.Pod, changed map[ObjectRef]bool) bool {
 	return false
 }
 
-// outdated: what the pod's volumes show may be another thing now.
-func (p *podState) outdated(now time.Time) {
+// outdated: what the pod's volumes show, if they show objects, may be another thing now.
+func (p *podState) outdated(now time.Time) (shows bool) {
 	if !p.env.files || !slices.ContainsFunc(p.pod.Spec.Volumes, func(v corev1.Volume) bool { return runtime.ShowsObjects(&v) }) {
-		return
+		return false
 	}
 	at := p.refreshedAt.Add(refreshInterval)
 	if at.Before(now) {
 		at = now
 	}
 	p.refreshBy(at)
+	return true
 }
 
 // refreshBy has the pod's volumes written anew at a time, at the latest; the zero time means nothing.
