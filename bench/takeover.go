@@ -68,11 +68,6 @@ func (t *takeover) carryOut(ctx context.Context) error {
 		return err
 	}
 	t.progress("%d workloads and %d pods after %s", t.deployments+2*t.jobs, t.made, inSeconds(time.Since(began)))
-	if t.Pods >= worthWeighing {
-		if err := t.memory(ctx); err != nil {
-			return err
-		}
-	}
 	for n := range t.Kills {
 		if err := t.round(ctx, n); err != nil {
 			return fmt.Errorf("kill %d: %w", n+1, err)
@@ -86,7 +81,10 @@ func (t *takeover) carryOut(ctx context.Context) error {
 		return err
 	}
 	t.tell()
-	return nil
+	if t.Pods < worthWeighing {
+		return nil
+	}
+	return t.memory(ctx)
 }
 
 // round is one kill.
@@ -146,18 +144,25 @@ func (t *takeover) recover(ctx context.Context, killed, successor *process) erro
 	if err := killed.start(t.Program); err != nil {
 		return err
 	}
+	if err := t.awaitAgreement(ctx, successor); err != nil {
+		return fmt.Errorf("after server %s has begun again: %w", killed.name, err)
+	}
+	t.agreed = append(t.agreed, time.Since(began))
+	return nil
+}
+
+func (t *takeover) awaitAgreement(ctx context.Context, leader *process) error {
 	for {
-		all, err := t.servers.verify(ctx, successor)
+		all, err := t.servers.verify(ctx, leader)
 		switch {
 		case err != nil:
 			return err
 		case all:
-			t.agreed = append(t.agreed, time.Since(began))
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), fmt.Errorf("server %s does not agree with the others", killed.name))
+			return errors.Join(context.Cause(ctx), errors.New("the servers do not agree"))
 		case <-time.After(100 * poll):
 		}
 	}

@@ -127,24 +127,66 @@ func (ps *processes) footprints(ctx context.Context) (map[*process]footprint, er
 
 const mebibyte = 1 << 20
 
-// memory tells what the leader, which runs the controllers, holds more than the others, which have the same state.
+// weigh gives what the leader holds, and a follower, which has the same state.
+func (t *takeover) weigh(ctx context.Context) (leads, follows footprint, err error) {
+	leader, _, err := t.servers.awaitLeader(ctx, 0)
+	if err != nil {
+		return leads, follows, err
+	}
+	all, err := t.servers.footprints(ctx)
+	if err != nil {
+		return leads, follows, err
+	}
+	for _, p := range t.servers.others(leader) {
+		follows.live += all[p].live / float64(len(all)-1)
+		follows.resident += all[p].resident / float64(len(all)-1)
+	}
+	return all[leader], follows, nil
+}
+
+// memory tells what the controllers hold: what a leader has more than it would have without them, with the same state. All servers begin
+// anew before it is weighed each time.
 func (t *takeover) memory(ctx context.Context) error {
+	for _, c := range []struct {
+		how         string
+		controllers []string
+	}{{"with controllers", nil}, {"without them", []string{"-job"}}} { // of a list without * those that it names are run alone
+		if err := t.beginAnew(ctx, c.controllers); err != nil {
+			return err
+		}
+		leads, follows, err := t.weigh(ctx)
+		if err != nil {
+			return err
+		}
+		t.figure("heap of the leader, "+c.how, leads.live/mebibyte, "MiB")
+		t.figure("heap of a follower, "+c.how, follows.live/mebibyte, "MiB")
+		t.figure("resident, the leader, "+c.how, leads.resident/mebibyte, "MiB")
+		t.figure("resident, a follower, "+c.how, follows.resident/mebibyte, "MiB")
+	}
+	return nil
+}
+
+// beginAnew stops all servers and starts them with these controllers. It waits until they agree, and what runs has looked at all.
+func (t *takeover) beginAnew(ctx context.Context, controllers []string) error {
+	for _, p := range t.servers.servers {
+		if err := p.kill(); err != nil {
+			return err
+		}
+	}
+	t.servers.settings.Controllers = controllers
+	for _, p := range t.servers.servers {
+		if err := errors.Join(t.servers.furnish(p), p.start(t.Program)); err != nil {
+			return err
+		}
+	}
 	leader, _, err := t.servers.awaitLeader(ctx, 0)
 	if err != nil {
 		return err
 	}
-	all, err := t.servers.footprints(ctx)
-	if err != nil {
-		return err
+	if len(controllers) == 0 {
+		if _, err := t.awaitLooks(ctx, leader, looks{}); err != nil {
+			return err
+		}
 	}
-	var followers footprint
-	for _, p := range t.servers.others(leader) {
-		followers.live += all[p].live / float64(len(all)-1)
-		followers.resident += all[p].resident / float64(len(all)-1)
-	}
-	t.figure("heap of the leader", all[leader].live/mebibyte, "MiB")
-	t.figure("heap of a follower", followers.live/mebibyte, "MiB")
-	t.figure("resident, the leader", all[leader].resident/mebibyte, "MiB")
-	t.figure("resident, a follower", followers.resident/mebibyte, "MiB")
-	return nil
+	return t.awaitAgreement(ctx, leader)
 }
