@@ -91,8 +91,12 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 	if err != nil {
 		return nil, err
 	}
+	// What is asked a second time where somebody has changed what those before had seen.
+	changing := admission.NewChainHandler(slices.Concat(
+		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
+	)...)
 	c.Interface = admission.NewChainHandler(slices.Concat(
-		[]admission.Interface{bounds{speed}, c.events, namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
+		[]admission.Interface{bounds{speed}, c.events, again{changing}},
 		// From here on nothing is changed any more.
 		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
 	)...)

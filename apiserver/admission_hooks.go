@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apiserver/pkg/admission"
@@ -48,6 +49,37 @@ func newHooks(initializer admission.PluginInitializer) (mutating, validating []a
 		}
 	}
 	return mutating, validating, nil
+}
+
+// again asks a chain a second time when a policy or a webhook of it has changed something, as Kubernetes does:
+// what fills in defaults sees what was added, and so do the policies and webhooks that were asked before, if they want it (reinvocationPolicy).
+type again struct{ chain admission.Interface }
+
+var (
+	_ admission.MutationInterface   = again{}
+	_ admission.ValidationInterface = again{}
+)
+
+// Handles implements admission.Interface.
+func (g again) Handles(o admission.Operation) bool { return g.chain.Handles(o) }
+
+// Admit implements admission.MutationInterface.
+func (g again) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	chain := g.chain.(admission.MutationInterface)
+	if err := chain.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	told := a.GetReinvocationContext()
+	if !told.ShouldReinvoke() {
+		return nil
+	}
+	told.SetIsReinvoke()
+	return chain.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (g again) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return g.chain.(admission.ValidationInterface).Validate(ctx, a, o)
 }
 
 const (

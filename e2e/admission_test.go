@@ -3,11 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -61,7 +59,7 @@ func (w *admissionWorld) policies(t *testing.T) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: &admissionv1.MatchResources{
 			NamespaceSelector: only(ns),
-			ResourceRules:     []admissionv1.NamedRuleWithOperations{{RuleWithOperations: newPods()}},
+			ResourceRules:     []admissionv1.NamedRuleWithOperations{{RuleWithOperations: creations("pods")}},
 		},
 		Validations: []admissionv1.Validation{{Expression: "has(object.metadata.labels) && 'team' in object.metadata.labels", Message: "it is nobody's"}},
 	}}
@@ -98,14 +96,11 @@ func (w *admissionWorld) policies(t *testing.T) {
 func (w *admissionWorld) webhooks(t *testing.T) {
 	ns := w.namespace(t, "hooked")
 	hooks, ctx := w.Reader().Kube.AdmissionregistrationV1(), t.Context()
-	far := httptest.NewTLSServer(http.HandlerFunc(labelPods))
-	defer far.Close()
-	at, none, seconds, open := far.URL, admissionv1.SideEffectClassNone, int32(2), admissionv1.Ignore
+	far := newFar(t, gatekeeper)
+	none, seconds, open := admissionv1.SideEffectClassNone, int32(2), admissionv1.Ignore
 	config := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "labels"}, Webhooks: []admissionv1.MutatingWebhook{{
-		Name: "labels.e2e.example.com", NamespaceSelector: only(ns), Rules: []admissionv1.RuleWithOperations{newPods()}, SideEffects: &none,
-		ClientConfig: admissionv1.WebhookClientConfig{
-			URL: &at, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: far.Certificate().Raw}),
-		},
+		Name: "labels.e2e.example.com", NamespaceSelector: only(ns), Rules: []admissionv1.RuleWithOperations{creations("pods")}, SideEffects: &none,
+		ClientConfig:   far.admits("/label"),
 		TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
 	}}}
 	if _, err := hooks.MutatingWebhookConfigurations().Create(ctx, config, metav1.CreateOptions{}); err != nil {
@@ -143,27 +138,31 @@ func (w *admissionWorld) webhooks(t *testing.T) {
 	w.made(t, ns, "late", 3)
 }
 
-// labelPods is a webhook that labels pods, and refuses those that are labelled so.
-func labelPods(out http.ResponseWriter, r *http.Request) {
-	var review admissionreview.AdmissionReview
-	var pod corev1.Pod
-	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || json.Unmarshal(review.Request.Object.Raw, &pod) != nil {
-		http.Error(out, "it is no pod", http.StatusBadRequest)
-		return
-	}
-	kind := admissionreview.PatchTypeJSONPatch
-	answer := &admissionreview.AdmissionResponse{UID: review.Request.UID, Allowed: pod.Labels["refuse"] == "", Result: &metav1.Status{Message: "the webhook does not like it"}}
-	if answer.Allowed {
-		answer.PatchType, answer.Patch = &kind, []byte(`[{"op":"add","path":"/metadata/labels/seen","value":"yes"}]`)
-	}
-	review.Response, review.Request = answer, nil
-	out.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(out).Encode(&review) // the server may be gone
+// gatekeeper is a webhook that refuses what is labelled so; by the path /label it labels all else, and by /sidecar it gives pods
+// another container.
+func gatekeeper(w http.ResponseWriter, r *http.Request) {
+	exchange(w, r, func(review *admissionreview.AdmissionReview) bool {
+		var o metav1.PartialObjectMetadata
+		if review.Request == nil || json.Unmarshal(review.Request.Object.Raw, &o) != nil {
+			return false
+		}
+		kind, patches := admissionreview.PatchTypeJSONPatch, map[string]string{
+			"/label":   `[{"op":"add","path":"/metadata/labels/seen","value":"yes"}]`,
+			"/sidecar": `[{"op":"add","path":"/spec/containers/-","value":{"name":"sidecar","image":"busybox"}}]`,
+		}
+		answer := &admissionreview.AdmissionResponse{UID: review.Request.UID, Allowed: o.Labels["refuse"] == "", Result: &metav1.Status{Message: "the webhook does not like it"}}
+		if patch := patches[r.URL.Path]; answer.Allowed && patch != "" {
+			answer.PatchType, answer.Patch = &kind, []byte(patch)
+		}
+		review.Response, review.Request = answer, nil
+		return true
+	})
 }
 
-func newPods() admissionv1.RuleWithOperations {
+// creations are what a policy or webhook is asked about that is about new objects of a resource.
+func creations(resource string) admissionv1.RuleWithOperations {
 	return admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{
-		APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
+		APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource},
 	}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -117,4 +118,27 @@ func (b *book) transformer(resource string) (value.Transformer, bool) {
 	}
 	t, ok := b.keys[schema.GroupResource{Group: r.Group, Resource: "*"}]
 	return t, ok
+}
+
+// errNoKMS does not say where the KMS is, for it is told to whoever wrote something. The server's log does.
+var errNoKMS = errors.New("a KMS of this server's encryption configuration does not answer as it should")
+
+// because adds to why something was not sealed that a KMS keeps back what it would be sealed with. Upstream's error says only
+// that there is none.
+func (b *book) because(err error) error {
+	if b.unwell() != nil {
+		return fmt.Errorf("%w: %w", errNoKMS, err)
+	}
+	return err
+}
+
+// unwell says which KMS do not answer as they should; nil: there is none.
+func (b *book) unwell() error {
+	var errs []error
+	for _, check := range b.health {
+		if err := check.Check(&http.Request{}); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", check.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -15,14 +15,15 @@ import (
 
 // SealKey seals the private part of a key that is to be added.
 func (v *Vault) SealKey(ctx context.Context, view *fsm.View, id string, private []byte) ([]byte, error) {
-	t, named := v.book.Load().transformer(secrets)
+	b := v.book.Load()
+	t, named := b.transformer(secrets)
 	if !named {
 		return private, v.refusal(view, secrets)
 	}
 	envelope, err := t.TransformToStorage(ctx, private, aboutKey(id))
 	if err != nil {
 		v.failures.Add(1)
-		return nil, fmt.Errorf("the key cannot be encrypted: %w", err)
+		return nil, fmt.Errorf("the key cannot be encrypted: %w", b.because(err))
 	}
 	if bytes.HasPrefix(envelope, []byte(envelopePrefix)) && view.Version() < fsm.SinceSealed {
 		return nil, tooOld(view.Version())

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -167,12 +166,7 @@ func (v *Vault) Check(view *fsm.View) error {
 	for _, h := range v.Locked(view) {
 		errs = append(errs, fmt.Errorf("%s (%d): %s", h.Resource, h.Objects, h.Problem))
 	}
-	for _, check := range v.book.Load().health {
-		if err := check.Check(&http.Request{}); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", check.Name(), err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, v.book.Load().unwell())...)
 }
 
 // refusal says why a server that seals a resource with nothing does not write it: others have sealed it.

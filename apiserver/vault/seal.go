@@ -59,7 +59,7 @@ func (v *Vault) Seal(ctx context.Context, view *fsm.View, c *fsm.PutObject) erro
 	if envelope == nil {
 		if envelope, err = t.TransformToStorage(ctx, plain, about); err != nil {
 			v.failures.Add(1)
-			return apierrors.NewInternalError(fmt.Errorf("%s %q cannot be encrypted: %w", c.Resource, object.GetName(), err))
+			return apierrors.NewInternalError(fmt.Errorf("%s %q cannot be encrypted: %w", c.Resource, object.GetName(), b.because(err)))
 		}
 	}
 	if !bytes.HasPrefix(envelope, []byte(envelopePrefix)) {

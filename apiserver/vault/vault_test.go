@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -412,6 +413,28 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+// Whose secret cannot be encrypted is told that it is for the KMS, and not where that is; what is not encrypted is taken.
+func TestWithoutTheKMS(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	v := open(t, head+fmt.Sprintf("- resources: [secrets]\n  providers:\n  - kms: {apiVersion: v2, name: ours, endpoint: 'unix://%s', timeout: 10s}\n", socket))
+	w := newWorld(t, fsm.LogVersion)
+	raw, err := newSecret().Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = v.Seal(t.Context(), w.View(), &fsm.PutObject{Resource: secrets, Raw: raw, Create: true})
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), errNoKMS.Error()) || strings.Contains(err.Error(), socket) {
+		t.Errorf("a secret: %v", err)
+	}
+	if _, err := v.SealKey(t.Context(), w.View(), "k", []byte("private")); !errors.Is(err, errNoKMS) || strings.Contains(err.Error(), socket) {
+		t.Errorf("the key of tokens: %v", err)
+	}
+	if err := v.Check(w.View()); err == nil || !strings.Contains(err.Error(), socket) {
+		t.Errorf("whoever asks whether it is ready is told: %v", err)
+	}
+	put(t, v, w, configMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "u2"}}, true)
 }
 
 // keeper is a KMS plugin that hides nothing.
