@@ -71,7 +71,7 @@ PART         ?= whole
 e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, and of volumes of nfs; PART=brief for a few, PART=nfs for those, PART=kubelet for a kubelet; needs root
 	$(MAKE) containers CONTAINERS='$(CONTAINERS) qemu-system-x86'
 	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null; then e2e/testdata/vm/parts.sh '$(VM)'; fi
-	@if [ '$(PART)' = kubelet ] && [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
+	@if [ '$(PART)' = kubelet ] && [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
 	go test -count=1 -vet=off -timeout 60m ./e2e -run '^TestVM$$' -v -vm '$(VM)' -vm.part '$(PART)' -kubelet '$(KUBELET)'
 
 # CRI-O is built in a module of its own, so that nothing of it is among the requirements of the product; pinns, which is C, comes with it.
