@@ -49,9 +49,9 @@ e2e: containers shim ## the end-to-end tests alone: real processes, real faults
 # A first build of Kubernetes' agent takes several minutes. It is built in the module of the conformance tests, so that nothing of
 # it is among the requirements of the product. KUBELET is where it is built; KUBELET_BUILT=yes takes what is there.
 KUBELET      ?= $(CURDIR)/bin/kubelet
-kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's workers; needs root and cgroups of version 1
-	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ ! -e /sys/fs/cgroup/cgroup.controllers ] && \
-	  [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
+kubelet: containers ## a node of Kubernetes' own kubelet beside one of Berth's workers; needs root
+	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ '$(KUBELET_BUILT)' != yes ] && \
+	  { [ ! -e /sys/fs/cgroup/cgroup.type ] || grep -qw memory /sys/fs/cgroup/cgroup.subtree_control; }; then $(MAKE) kubelet-program; fi
 	go test -count=1 -timeout 20m ./e2e -run '^TestKubelet$$' -v -kubelet '$(KUBELET)'
 
 # With cgo, as bin/berth is: four of five of its packages are compiled for that already.
@@ -64,14 +64,15 @@ bench-kubelet: containers ## the figures of a node's worker beside those of Kube
 	go test -count=1 -timeout 60m ./e2e -run '^TestNodeBesideKubelet$$' -v -kubelet '$(KUBELET)' -beside.pods=$(PODS)
 
 # A kernel, systemd and a server of nfs are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
-# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do; PART=nfs is volumes of nfs alone. Like all tests of real
-# containers it is left out where root cannot install anything, or is told not to.
+# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do; PART=nfs is volumes of nfs alone; PART=kubelet a node of KUBELET, as
+# `make kubelet-program` builds it. Like all tests of real containers it is left out where root cannot install anything, or is told not to.
 VM           ?= $(CURDIR)/bin/vm
 PART         ?= whole
-e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, and of volumes of nfs; PART=brief for a few, PART=nfs for those; needs root
+e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, and of volumes of nfs; PART=brief for a few, PART=nfs for those, PART=kubelet for a kubelet; needs root
 	$(MAKE) containers CONTAINERS='$(CONTAINERS) qemu-system-x86'
 	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null; then e2e/testdata/vm/parts.sh '$(VM)'; fi
-	go test -count=1 -vet=off -timeout 60m ./e2e -run '^TestVM$$' -v -vm '$(VM)' -vm.part '$(PART)'
+	@if [ '$(PART)' = kubelet ] && [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi
+	go test -count=1 -vet=off -timeout 60m ./e2e -run '^TestVM$$' -v -vm '$(VM)' -vm.part '$(PART)' -kubelet '$(KUBELET)'
 
 # CRI-O is built in a module of its own, so that nothing of it is among the requirements of the product; pinns, which is C, comes with it.
 # A first build takes some three minutes. CRIO is where they are built; CRIO_BUILT=yes takes what is there.
@@ -143,11 +144,15 @@ gosec: ## gosec's rules over all that is shipped
 	cd .ci/gosec && go build -o '$(CURDIR)/bin/gosec' .
 	bin/gosec -exclude $(WITHOUT) $$(go list ./... | grep -vE '/(sim|e2e)(/|$$)|test$$')
 
-lint: ## formatting, vet, and that go.mod is tidy
+# What these are made of is needed for no other check, and hundreds of megabytes: of them it is seen only whether what they name fits together.
+APART        := e2e/crio e2e/ecosystem/operator $(patsubst %/go.mod,%,$(wildcard e2e/ecosystem/tools/*/go.mod))
+lint: ## formatting, vet, and that every go.mod is as its module needs it
 	@out="$$(gofmt -l $$(git ls-files '*.go'))"; if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	go vet -p $(JOBS) ./...
 	go mod verify >/dev/null
-	@go mod tidy -diff >/dev/null || { echo 'go.mod or go.sum is not tidy: run go mod tidy'; exit 1; }
+	@for at in $$(git ls-files go.mod '*/go.mod' | xargs -n 1 dirname); do \
+	  case ' $(APART) ' in *" $$at "*) check='go list -mod=readonly -m all' ;; *) check='go mod tidy -diff' ;; esac; \
+	  out="$$(cd "$$at" && $$check)" || { echo "$$out"; echo "$$at: go.mod or go.sum is not as the module needs it: run go mod tidy there"; exit 1; }; done
 
 FUZZTIME ?= 30s
 fuzz: ## every fuzz target for FUZZTIME each

@@ -21,9 +21,15 @@ import (
 	"github.com/berth-dev/berth/pki"
 )
 
+// patience is for a machine that is busy with other things, or is emulated.
+var patience = func() time.Duration {
+	if os.Getenv(inVM) != "" {
+		return 5 * time.Minute
+	}
+	return 2 * time.Minute
+}()
+
 const (
-	// patience is for a machine that is busy with other things.
-	patience  = 120 * time.Second
 	pollEvery = 50 * time.Millisecond
 	stopGrace = 20 * time.Second
 	// askTimeout bounds one question within a wait.

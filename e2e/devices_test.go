@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,8 +19,16 @@ import (
 
 // Kubernetes' own device plugin, as it is, killed and started again, as is the worker.
 func TestDevicePlugins(t *testing.T) {
+	plugin := samplePlugin(t)
+	t.Run("process", func(t *testing.T) { devicePlugins(t, plugin, nil) })
+	t.Run("cri", func(t *testing.T) { devicePlugins(t, plugin, realContainers(t)) })
+}
+
+// samplePlugin builds Kubernetes' own device plugin. It needs no libraries, so it runs in a container as well.
+func samplePlugin(t *testing.T) string {
+	t.Helper()
 	plugin := filepath.Join(root, "sample-device-plugin")
-	build := exec.Command("go", "build", "-o", plugin, "k8s.io/kubernetes/test/images/sample-device-plugin")
+	build := exec.Command("go", "build", "-ldflags", "-linkmode external -extldflags -static", "-o", plugin, "k8s.io/kubernetes/test/images/sample-device-plugin")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -28,8 +37,7 @@ func TestDevicePlugins(t *testing.T) {
 			_ = os.Remove(name)
 		}
 	})
-	t.Run("process", func(t *testing.T) { devicePlugins(t, plugin, nil) })
-	t.Run("cri", func(t *testing.T) { devicePlugins(t, plugin, realContainers(t)) })
+	return plugin
 }
 
 const sampleDevices = corev1.ResourceName("example.com/resource")
@@ -43,24 +51,17 @@ func devicePlugins(t *testing.T, plugin string, d daemon) {
 	option := fmt.Sprintf("device_plugins = %q", folder)
 	c := oneWorker(t, d, option)
 	kill := startPlugin(t, plugin, folder)
-	c.waitDevices(t, 2, 2)
+	c.waitDevices(t, "worker-1", 2, 2)
 
-	asks := func(name string) *corev1.Pod {
-		return imaged(name, "ls -d /tmp/Dev-*; exec sleep 1000", func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{sampleDevices: resource.MustParse("1")}
-		})
-	}
-	create(t, c.Reader().Kube, asks("one"), asks("two"))
+	create(t, c.Reader().Kube, withDevice("one"), withDevice("two"))
 	c.waitRunning(t, "default", "one", "two")
-	create(t, c.Reader().Kube, asks("three"))
-	c.waitFor(t, "three", "to wait for a device", func(p *corev1.Pod) bool {
-		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "Insufficient example.com/resource")
-	})
+	create(t, c.Reader().Kube, withDevice("three"))
+	c.waitsForDevice(t, "three", 1)
 
 	kill()
-	c.waitDevices(t, 2, 0)
+	c.waitDevices(t, "worker-1", 2, 0)
 	startPlugin(t, plugin, folder)
-	c.waitDevices(t, 2, 2)
+	c.waitDevices(t, "worker-1", 2, 2)
 	c.Workers()[0].Kill()
 	startWorker(t, c, c.Workers()[0])
 	c.eventually(t, "the plugin to register again", func(context.Context) error {
@@ -69,7 +70,7 @@ func devicePlugins(t *testing.T, plugin string, d daemon) {
 		}
 		return nil
 	})
-	c.waitDevices(t, 2, 2)
+	c.waitDevices(t, "worker-1", 2, 2)
 	for _, name := range []string{"one", "two"} {
 		if p, err := c.get(t.Context(), name); err != nil || p.Status.ContainerStatuses[0].RestartCount != 0 || !podReady(p) {
 			t.Errorf("%s did not go on: %v, %+v", name, err, p)
@@ -80,13 +81,43 @@ func devicePlugins(t *testing.T, plugin string, d daemon) {
 	}
 	c.waitRunning(t, "default", "three")
 	if d != nil { // processes see all of the host's
-		seen := map[string]bool{}
-		for _, name := range []string{"two", "three"} {
-			seen[c.berth(t, "logs", name)] = true
-		}
-		if !seen["/tmp/Dev-1\n"] || !seen["/tmp/Dev-2\n"] {
-			t.Errorf("the containers have %v", seen)
-		}
+		c.haveDevices(t, "two", "three")
+	}
+}
+
+// withDevice is a pod with one of the plugin's devices. It tells which, where it sees no others.
+func withDevice(name string) *corev1.Pod {
+	return imaged(name, "ls -d /tmp/Dev-*; exec sleep 1000", func(p *corev1.Pod) {
+		p.Spec.TerminationGracePeriodSeconds = new(int64(1))
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{sampleDevices: resource.MustParse("1")}
+	})
+}
+
+// waitsForDevice waits until a pod is told that none of the nodes has a device for it.
+func (c *cluster) waitsForDevice(t *testing.T, name string, nodes int) {
+	t.Helper()
+	c.waitFor(t, name, "to wait for a device", func(p *corev1.Pod) bool {
+		scheduled := condition(p, corev1.PodScheduled)
+		return scheduled != nil && strings.HasPrefix(scheduled.Message, fmt.Sprintf("0/%d nodes are available: %[1]d Insufficient example.com/resource.", nodes))
+	})
+}
+
+// haveDevices: two containers have a device each, and see that alone.
+func (c *cluster) haveDevices(t *testing.T, one, other string) {
+	t.Helper()
+	var seen []string
+	for _, name := range []string{one, other} {
+		c.eventually(t, "the log of "+name, func(context.Context) error {
+			r := run(t, c.env, "", "logs", name)
+			if r.code != 0 || r.out == "" {
+				return fmt.Errorf("%q, %q", r.out, r.err)
+			}
+			seen = append(seen, r.out)
+			return nil
+		})
+	}
+	if slices.Sort(seen); !slices.Equal(seen, []string{"/tmp/Dev-1\n", "/tmp/Dev-2\n"}) {
+		t.Errorf("%s and %s have %q", one, other, seen)
 	}
 }
 
@@ -119,10 +150,10 @@ func startPlugin(t *testing.T, plugin, folder string) (kill func()) {
 }
 
 // waitDevices waits until the node has so many devices, and so many for pods.
-func (c *cluster) waitDevices(t *testing.T, all, healthy int64) {
+func (c *cluster) waitDevices(t *testing.T, node string, all, healthy int64) {
 	t.Helper()
 	c.eventually(t, fmt.Sprintf("%d of %d devices", healthy, all), func(ctx context.Context) error {
-		n, err := c.Reader().Kube.CoreV1().Nodes().Get(ctx, "worker-1", metav1.GetOptions{})
+		n, err := c.Reader().Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

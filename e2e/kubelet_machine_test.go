@@ -2,14 +2,11 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,10 +32,10 @@ func needsKubelet(t *testing.T) {
 	if *kubeletProgram == "" {
 		t.Skip("`make kubelet` builds a kubelet and runs this test with it")
 	}
-	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
-		t.Skip("the machine of this test's kubelet needs cgroups of version 1")
-	}
 	needsContainers(t)
+	if why := nodes.Unbounded(); why != "" {
+		t.Skipf("a kubelet needs cgroups that bound its pods: %s", why)
+	}
 	if _, err := os.Stat(*kubeletProgram); err != nil && mayLackContainers() {
 		t.Skipf("there is no kubelet: %v", err)
 	}
@@ -87,18 +84,16 @@ func (m *machine) address() string { return fmt.Sprintf("10.87.%d.2", m.number) 
 // startMachine starts a machine with an agent.
 func (c *cluster) startMachine(t *testing.T, m *machine, agent ...string) {
 	t.Helper()
-	groups, err := makeCgroups(fmt.Sprintf("berth-kubelet-%d-%d", os.Getpid(), m.number))
+	groups, err := nodes.MakeCgroups(fmt.Sprintf("berth-kubelet-%d-%d", os.Getpid(), m.number))
 	t.Cleanup(func() {
-		c.eventually(t, "the cgroups of "+m.name+" to be gone", func(context.Context) error { return removeCgroupTrees(groups) })
+		c.eventually(t, "the cgroups of "+m.name+" to be gone", func(context.Context) error { return nodes.RemoveCgroups(groups) })
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const join = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
-exec unshare --mount --pid --fork --uts --cgroup --mount-proc --kill-child "$@"`
-	args := append([]string{"-c", join, "sh"}, groups...)
-	args = append(args, "--", "sh", "testdata/kubelet/machine.sh", m.dir, m.name, fmt.Sprint(m.number))
-	m.cmd = exec.Command("sh", append(args, agent...)...)
+	args := append([]string{"sh", "testdata/kubelet/machine.sh", m.dir, m.name, fmt.Sprint(m.number)}, agent...)
+	args = nodes.Enter(groups, []string{"--mount", "--pid", "--fork", "--uts", "--mount-proc", "--kill-child"}, args...)
+	m.cmd = exec.Command(args[0], args[1:]...)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var out strings.Builder
 	m.cmd.Stdout, m.cmd.Stderr = &out, &out
@@ -125,63 +120,4 @@ func (m *machine) manifests() string { return filepath.Join(m.dir, "manifests") 
 func (m *machine) kill() {
 	_ = m.cmd.Process.Kill() // it may have ended
 	<-m.done
-}
-
-const cgroups = "/sys/fs/cgroup"
-
-// makeCgroups makes a cgroup in every hierarchy of version 1.
-func makeCgroups(name string) (made []string, err error) {
-	entries, err := os.ReadDir(cgroups)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		parent := filepath.Join(cgroups, e.Name())
-		if !e.IsDir() {
-			continue
-		}
-		dir := filepath.Join(parent, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return made, err
-		}
-		made = append(made, dir)
-		// Nobody may join a cgroup of processors before it has some.
-		for _, file := range [...]string{"cpuset.cpus", "cpuset.mems"} {
-			value, err := os.ReadFile(filepath.Join(parent, file))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, file), value, 0o644)
-			}
-			if err != nil {
-				return made, err
-			}
-		}
-	}
-	return made, nil
-}
-
-// removeCgroupTrees removes cgroups and all below them. The kernel may still see off the last process of one.
-func removeCgroupTrees(dirs []string) error {
-	var errs []error
-	for _, dir := range dirs {
-		var all []string
-		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err == nil && e.IsDir() {
-				all = append(all, path)
-			}
-			return err
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		slices.Reverse(all) // the innermost first
-		for _, path := range all {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -138,6 +138,7 @@ func TestKubelet(t *testing.T) {
 		c.berth(t, "delete", "pod", "numbered-1", "--timeout=100s")
 		c.waitFor(t, "numbered-1", "to be another", func(p *corev1.Pod) bool { return p.UID != before.UID && podReady(p) })
 	})
+	t.Run("device plugins register", func(t *testing.T) { kubeletServesPlugins(t, c, m) })
 	t.Run("claims of devices are met", func(t *testing.T) { kubeletGivesDevices(t, c, m) })
 	t.Run("a volume of a driver is attached", func(t *testing.T) { kubeletAttaches(t, c, m) })
 	t.Run("devices go with their driver", func(t *testing.T) { kubeletWipes(t, c) })

@@ -20,6 +20,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/berth-dev/berth/agent/fleet"
+	nodes "github.com/berth-dev/berth/e2e/machine"
 )
 
 // groups says where the cgroups of a pod and of its only container are, below the root; a runtime without one for the whole of a
@@ -62,7 +63,7 @@ func TestPodsInVM(t *testing.T) {
 	if driver == "" {
 		t.Skip("`make e2e-vm` runs this in a virtual machine")
 	}
-	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err != nil {
+	if _, err := os.Stat(filepath.Join(nodes.Cgroups, "cgroup.controllers")); err != nil {
 		t.Fatalf("the machine has no cgroups of version 2: %v", err)
 	}
 	const bound = "pod_pids = 200"
@@ -135,7 +136,7 @@ func amounts(cpu, memory string) corev1.ResourceList {
 // kernelSays fails unless a file of a cgroup has one of the values.
 func kernelSays(t *testing.T, group, file string, values ...string) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(cgroups, group, file))
+	b, err := os.ReadFile(filepath.Join(nodes.Cgroups, group, file))
 	if got := strings.TrimSpace(string(b)); err != nil || !slices.Contains(values, got) {
 		t.Errorf("%s/%s is %q and not %q: %v", group, file, got, values, err)
 	}
@@ -145,7 +146,7 @@ func kernelSays(t *testing.T, group, file string, values ...string) {
 func (g *grouped) bounded(t *testing.T) {
 	p := g.make(t, "bounded", "exec sleep 1000", amounts("250m", "32Mi"), amounts("500m", "64Mi"))
 	pod, container := g.groups(p)
-	procs, err := os.ReadFile(filepath.Join(cgroups, container, "cgroup.procs"))
+	procs, err := os.ReadFile(filepath.Join(nodes.Cgroups, container, "cgroup.procs"))
 	if err != nil || len(strings.Fields(string(procs))) == 0 {
 		t.Errorf("nothing runs in its cgroup: %q, %v", procs, err)
 	}
@@ -187,7 +188,7 @@ func (g *grouped) bounded(t *testing.T) {
 func (g *grouped) gone(t *testing.T, group string) {
 	t.Helper()
 	g.eventually(t, "cgroup "+group+" to be gone", func(context.Context) error {
-		_, err := os.Stat(filepath.Join(cgroups, group))
+		_, err := os.Stat(filepath.Join(nodes.Cgroups, group))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
@@ -204,7 +205,7 @@ func (g *grouped) unbounded(t *testing.T) {
 	guaranteed := g.make(t, "guaranteed", "exec sleep 1000", nil, amounts("100m", "32Mi"))
 	for _, p := range []*corev1.Pod{effort, guaranteed} {
 		_, container := g.groups(p)
-		procs, err := os.ReadFile(filepath.Join(cgroups, container, "cgroup.procs"))
+		procs, err := os.ReadFile(filepath.Join(nodes.Cgroups, container, "cgroup.procs"))
 		if err != nil || len(strings.Fields(string(procs))) == 0 {
 			t.Errorf("nothing of %s runs in %s: %q, %v", p.Name, container, procs, err)
 		}
@@ -228,7 +229,7 @@ func (g *grouped) throttled(t *testing.T) {
 	p := g.make(t, "burns", "while :; do :; done", nil, amounts("200m", "32Mi"))
 	_, container := g.groups(p)
 	g.eventually(t, "the kernel to hold it back", func(context.Context) error {
-		b, err := os.ReadFile(filepath.Join(cgroups, container, "cpu.stat"))
+		b, err := os.ReadFile(filepath.Join(nodes.Cgroups, container, "cpu.stat"))
 		if err != nil {
 			return err
 		}

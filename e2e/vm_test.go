@@ -20,7 +20,7 @@ import (
 var (
 	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, systemd, and nfs.
 	vmParts = flag.String("vm", "", "the directory of a kernel and of systemd for virtual machines; none: the tests in them are left out")
-	vmPart  = flag.String("vm.part", "whole", "whole; brief: what is dear to run often is left out, and the machine with systemd; or nfs: volumes of nfs alone")
+	vmPart  = flag.String("vm.part", "whole", "whole; brief: what is dear to run often is left out, and the machine with systemd; nfs: volumes of nfs alone; or kubelet: a node of -kubelet alone")
 )
 
 const (
@@ -34,14 +34,14 @@ const (
 type inner struct {
 	name, dir, binary string
 	run               string // which of its tests
-	env               []string
+	env, args         []string
 }
 
 // vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), of quotas of directories, of
-// pods, and of volumes of nfs, and whether pods in a machine with systemd, too.
+// pods, of volumes of nfs, and of a node of a kubelet, and whether pods in a machine with systemd, too.
 type vmPlan struct {
-	process, cri, quota, pods, nfs string
-	systemd                        bool
+	process, cri, quota, pods, nfs, kubelet string
+	systemd                                 bool
 }
 
 var vmPlans = map[string]vmPlan{
@@ -53,7 +53,8 @@ var vmPlans = map[string]vmPlan{
 		nfs:     "^TestNFSInVM$",
 		systemd: true,
 	},
-	"nfs": {nfs: "^TestNFSInVM$"},
+	"nfs":     {nfs: "^TestNFSInVM$"},
+	"kubelet": {kubelet: "^TestKubelet$/^(pods_of_every_kind_run|people_reach_into_them|pods_are_deleted)$"},
 	"brief": {
 		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use)$",
 		quota:   "^TestLimit$",
@@ -69,7 +70,7 @@ func TestVM(t *testing.T) {
 	}
 	plan, ok := vmPlans[*vmPart]
 	if !ok {
-		t.Fatalf("-vm.part is %q, and not whole, brief or nfs", *vmPart)
+		t.Fatalf("-vm.part is %q, and not whole, brief, nfs or kubelet", *vmPart)
 	}
 	needsContainers(t)
 	if _, err := os.Stat(filepath.Join(*vmParts, "whole")); err != nil && mayLackContainers() {
@@ -109,6 +110,18 @@ func TestVM(t *testing.T) {
 	}
 	if plan.nfs != "" {
 		tests = append(tests, own("nfs", "cgroupfs", plan.nfs))
+	}
+	if plan.kubelet != "" {
+		if *kubeletProgram == "" {
+			t.Fatal("`make e2e-vm PART=kubelet` names a kubelet, too")
+		}
+		program, err := filepath.Abs(*kubeletProgram)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := own("kubelet", "cgroupfs", plan.kubelet)
+		p.args = []string{"-kubelet", "/machine" + program}
+		tests = append(tests, p)
 	}
 	t.Run("nobody else makes cgroups", func(t *testing.T) { v.run(t, "", tests...) })
 	if plan.systemd {
@@ -156,6 +169,7 @@ func (v *machines) run(t *testing.T, init string, tests ...inner) {
 	for _, p := range tests {
 		args := []string{"env"}
 		args = append(append(args, p.env...), "/machine"+p.binary, "-test.v", "-test.timeout=15m", "-test.run='"+p.run+"'")
+		args = append(args, p.args...)
 		fmt.Fprintln(&plan, p.name, "/machine"+p.dir, strings.Join(args, " "))
 	}
 	program, err := os.ReadFile("testdata/vm/run.sh")

@@ -45,18 +45,24 @@ func TestHelm(t *testing.T) {
 				h := h.on(t)
 				h.run("upgrade", "shop", "testdata/chart", "--set", "greeting=two", "--wait", "--timeout", "5m")
 				h.says("two")
+				h.shelf("one", "two")
+				h.crier("two")
 			})
 			t.Run("an upgrade that fails is rolled back", func(t *testing.T) {
 				h := h.on(t)
 				refused(t, "failed", h.helm, h.args("upgrade", "shop", "testdata/chart", "--set", "greeting=three,broken=true", one.atomic, "--timeout", "5m")...)
 				h.history("1 superseded", "2 superseded", "3 failed", "4 deployed")
 				h.says("two")
+				h.shelf("one", "two", "three", "two")
+				h.crier("two")
 			})
 			t.Run("rolled back", func(t *testing.T) {
 				h := h.on(t)
 				h.run("rollback", "shop", "1", "--wait", "--timeout", "5m")
 				h.history("1 superseded", "2 superseded", "3 failed", "4 superseded", "5 deployed")
 				h.says("one")
+				h.shelf("one", "two", "three", "two", "one")
+				h.crier("one")
 			})
 			t.Run("a template is applied", func(t *testing.T) { h.on(t).templated() })
 			t.Run("uninstalled", func(t *testing.T) { h.on(t).uninstalled() })
@@ -117,13 +123,63 @@ func (h release) installed() {
 	}
 	contains(h.t, tool(h.t, "kubectl", "api-resources", "--api-group=shop.example.com"), "orders")
 	h.says("one")
+	h.shelf("one")
+	h.crier("one")
+}
+
+// shelf: Helm has waited for every pod of the StatefulSet to be replaced, and each has its volume again, with what was said before.
+func (h release) shelf(said ...string) {
+	h.t.Helper()
+	set, err := kube().AppsV1().StatefulSets(h.namespace).Get(h.t.Context(), "shop-shelf", metav1.GetOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if s := set.Status; s.ReadyReplicas != 2 || s.UpdatedReplicas != 2 || s.CurrentRevision != s.UpdateRevision {
+		h.t.Errorf("after --wait the StatefulSet is %+v", s)
+	}
+	for _, pod := range []string{"shop-shelf-0", "shop-shelf-1"} {
+		if got := strings.Fields(tool(h.t, "kubectl", "-n", h.namespace, "logs", pod)); !slices.Equal(got, said) {
+			h.t.Errorf("on the shelf of %s is %q, not %q", pod, got, said)
+		}
+	}
+}
+
+// crier: the DaemonSet has a pod on every node, and all say the same. Helm 3 waits for all but as many as may be away.
+func (h release) crier(greeting string) {
+	h.t.Helper()
+	set, err := kube().AppsV1().DaemonSets(h.namespace).Get(h.t.Context(), "shop-crier", metav1.GetOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if s := set.Status; s.DesiredNumberScheduled != workers || s.UpdatedNumberScheduled != workers || s.NumberReady < workers-1 {
+		h.t.Errorf("after --wait the DaemonSet is %+v", s)
+	}
+	tool(h.t, "kubectl", "-n", h.namespace, "rollout", "status", "daemonset/shop-crier", "--timeout", "5m")
+	list, err := kube().CoreV1().Pods(h.namespace).List(h.t.Context(), metav1.ListOptions{LabelSelector: "app=shop-crier"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	said := map[string]string{} // by node
+	for i := range list.Items {
+		if p := &list.Items[i]; p.DeletionTimestamp == nil {
+			said[p.Spec.NodeName] = tool(h.t, "kubectl", "-n", h.namespace, "logs", p.Name)
+		}
+	}
+	if len(said) != workers {
+		h.t.Errorf("it is on %d nodes", len(said))
+	}
+	for node, text := range said {
+		if text != greeting+"\n" {
+			h.t.Errorf("on %s it says %q, not %q", node, text, greeting)
+		}
+	}
 }
 
 // told: what Helm says of a release.
 func (h release) told() {
 	contains(h.t, h.run("list"), "shop-1.0.0", "deployed")
 	contains(h.t, h.run("status", "shop"), "STATUS: deployed", "shop says one.")
-	contains(h.t, h.run("get", "manifest", "shop"), "kind: HorizontalPodAutoscaler", "kind: PersistentVolumeClaim")
+	contains(h.t, h.run("get", "manifest", "shop"), "kind: HorizontalPodAutoscaler", "kind: PersistentVolumeClaim", "kind: StatefulSet", "kind: DaemonSet")
 	contains(h.t, h.run("get", "hooks", "shop"), "pre-install", "shop-test")
 	contains(h.t, h.run("get", "values", "shop", "--all"), "greeting: one")
 	contains(h.t, h.run("get", "notes", "shop"), "shop says one.")
@@ -174,20 +230,24 @@ func (h release) templated() {
 	tool(h.t, "kubectl", "create", "namespace", namespace)
 	kubectl := func(args ...string) string { return namespaced{h.t, namespace}.input(string(manifest), args...) }
 	contains(h.t, kubectl("apply", "-f", "-"), "deployment.apps/plain created", "horizontalpodautoscaler.autoscaling/plain created")
-	kubectl("rollout", "status", "deployment/plain", "--timeout", "5m")
-	// Of these kubectl never says that they are unchanged: of a secret that is written as text, and of a budget, whose selector every patch replaces.
+	for _, name := range []string{"deployment/plain", "statefulset/plain-shelf", "daemonset/plain-crier"} {
+		namespaced{h.t, namespace}.run("rollout", "status", name, "--timeout", "5m")
+	}
+	// Of these kubectl never says that they are unchanged: of a secret that is written as text, and of a budget and a StatefulSet, whose selector and
+	// templates of claims every patch replaces.
 	written := func() string {
-		return namespaced{h.t, namespace}.run("get", "secret/plain", "poddisruptionbudget/plain", "-o",
-			`jsonpath={.items[0].metadata.resourceVersion} {.items[1].metadata.generation}`)
+		return namespaced{h.t, namespace}.run("get", "secret/plain", "poddisruptionbudget/plain", "statefulset/plain-shelf", "-o",
+			`jsonpath={.items[0].metadata.resourceVersion} {.items[1].metadata.generation} {.items[2].metadata.generation}`)
 	}
 	before := written()
 	for line := range strings.Lines(kubectl("apply", "-f", "-")) {
-		if !strings.HasSuffix(line, " unchanged\n") && !strings.HasPrefix(line, "secret/") && !strings.HasPrefix(line, "poddisruptionbudget.policy/") {
+		kind, _, _ := strings.Cut(line, "/")
+		if !strings.HasSuffix(line, " unchanged\n") && !slices.Contains([]string{"secret", "poddisruptionbudget.policy", "statefulset.apps"}, kind) {
 			h.t.Errorf("applied again, something changed: %s", line)
 		}
 	}
 	if after := written(); after != before {
-		h.t.Errorf("applied again, the secret and the budget are %s, not %s", after, before)
+		h.t.Errorf("applied again, the secret, the budget and the StatefulSet are %s, not %s", after, before)
 	}
 	kubectl("delete", "-f", "-", "--wait")
 	gone(h.t, namespace)

@@ -78,7 +78,7 @@ func (c *Cluster) startKubelet(ctx context.Context, config *Config, n *Node) err
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if _, err := makeCgroups(n.Name); err != nil { // they end with the machine's
+	if _, err := MakeCgroups(n.Name); err != nil { // they end with the machine's
 		return err
 	}
 	token := filepath.Join(dir, "bootstrap.conf")

@@ -20,7 +20,6 @@ import (
 const (
 	// insideVariable names the machine's folder, in the process that has it for itself.
 	insideVariable = "BERTH_MACHINE_INSIDE"
-	cgroupRoot     = "/sys/fs/cgroup"
 	machineStop    = 2 * time.Minute
 )
 
@@ -50,16 +49,14 @@ func Missing(programs ...string) error {
 	return nil
 }
 
-// enterScript joins the cgroups that are named before the first --, and becomes the rest in namespaces of its own. The shell that
-// is their first process waits for whoever lost his parent.
-const enterScript = `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
-exec unshare --mount --pid --fork --cgroup --uts --net --mount-proc --kill-child sh -c '"$@"; exit $?' sh "$@"`
-
 // Run runs this program again on a machine of its own, until it ends or the context does, and clears up. Of an error
 // that is ErrSaid the terminal has been told.
 func Run(ctx context.Context, dir string) (err error) {
-	groups, err := makeCgroups(fmt.Sprintf("berth-machine-%d", os.Getpid()))
-	defer func() { err = errors.Join(err, removeCgroups(groups)) }()
+	if why := Unbounded(); why != "" {
+		return fmt.Errorf("nodes need cgroups that bound their pods: %s", why)
+	}
+	groups, err := MakeCgroups(fmt.Sprintf("berth-machine-%d", os.Getpid()))
+	defer func() { err = errors.Join(err, RemoveCgroups(groups)) }()
 	if err != nil {
 		return err
 	}
@@ -67,9 +64,10 @@ func Run(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"-c", enterScript, "sh"}, groups...)
-	args = append(append(args, "--", self), os.Args[1:]...)
-	cmd := exec.Command("sh", args...)
+	// The shell that is the first process waits for whoever lost his parent.
+	args := append([]string{"sh", "-c", `"$@"; exit $?`, "sh", self}, os.Args[1:]...)
+	args = Enter(groups, []string{"--mount", "--pid", "--fork", "--uts", "--net", "--mount-proc", "--kill-child"}, args...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), insideVariable+"="+dir)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	// The end of its input tells it to end, also where this process was killed.
@@ -118,73 +116,6 @@ func Context() (context.Context, context.CancelFunc) {
 		stop()
 	}()
 	return ctx, stop
-}
-
-// makeCgroups makes a cgroup in every hierarchy of version 1, or in the one of version 2.
-func makeCgroups(name string) ([]string, error) {
-	entries, err := os.ReadDir(cgroupRoot)
-	if err != nil {
-		return nil, err
-	}
-	parents := []string{cgroupRoot}
-	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err != nil {
-		parents = nil
-		for _, e := range entries {
-			if e.IsDir() {
-				parents = append(parents, filepath.Join(cgroupRoot, e.Name()))
-			}
-		}
-	}
-	var out []string
-	for _, parent := range parents {
-		dir := filepath.Join(parent, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return out, err
-		}
-		out = append(out, dir)
-		// Nobody may join a cgroup of processors before it has some.
-		for _, file := range [...]string{"cpuset.cpus", "cpuset.mems"} {
-			value, err := os.ReadFile(filepath.Join(parent, file))
-			if err != nil || len(strings.TrimSpace(string(value))) == 0 {
-				continue
-			}
-			if err := os.WriteFile(filepath.Join(dir, file), value, 0o644); err != nil {
-				return out, err
-			}
-		}
-	}
-	return out, nil
-}
-
-// removeCgroups removes cgroups and all below them, once the kernel has seen the last process of them off.
-func removeCgroups(dirs []string) error {
-	var errs []error
-	for _, dir := range dirs {
-		var err error
-		for range 100 {
-			if err = removeCgroup(dir); err == nil {
-				break
-			}
-			<-time.After(50 * time.Millisecond)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-func removeCgroup(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := removeCgroup(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return syscall.Rmdir(dir)
 }
 
 // privateMounts are what the machine's processes see instead of the host's: cgroups that begin with their own, and folders in which

@@ -6,6 +6,8 @@ dir=$1
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp
 for name in veth bridge loop crc32c_generic ext4 quota_v2; do busybox modprobe $name || echo "=== vm: no module $name"; done
 ip link set lo up
+# Where networks of machines within find this one.
+ip addr add 10.85.255.1/32 dev lo
 up() { cut -d ' ' -f 1 /proc/uptime; }
 echo "=== vm: up after $(up) s: Linux $(uname -r), $(cat /proc/1/comm)"
 while read -r name at command; do
