@@ -75,8 +75,8 @@ func (p *podState) shown(now time.Time) *corev1.Pod {
 
 // running is what runs of the pod; nil: nothing does.
 func (p *podState) running() *corev1.Pod {
-	if !p.alive() && p.sandbox == sandboxNone {
-		return nil
+	if p.lost || !p.alive() && p.sandbox == sandboxNone {
+		return nil // of one that is lost nobody knows the name
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}}
 	for i := range p.ctrs {

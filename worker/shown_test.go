@@ -54,7 +54,13 @@ func TestPodsShown(t *testing.T) {
 	}
 	var run []string
 	for _, pod := range c.running() {
-		run = append(run, fmt.Sprint(pod.Namespace, "/", pod.Name, "/", pod.UID, pod.Spec.Containers, pod.Status))
+		run = append(run, fmt.Sprintf("%s/%s/%s", pod.Namespace, pod.Name, pod.UID))
+		for _, x := range pod.Spec.Containers {
+			run = append(run, x.Name+" "+x.Image)
+		}
 	}
-	t.Log(run)
+	want := []string{"default/ends/ends", "default/gone/gone", "main ", "default/own/" + string(own.UID), "main ", "default/web/web", "main web:1"}
+	if !slices.Equal(run, want) {
+		t.Errorf("what runs is %q; want %q", run, want)
+	}
 }
