@@ -11,6 +11,7 @@ type cause struct {
 
 const (
 	sources   = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
+	nodeLogs  = "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."
 	hostUsers = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
 )
 
@@ -32,7 +33,8 @@ var causes = []cause{
 		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
 		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
-	{"[sig-node] kubelet kubectl get --raw", "Failed to find", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
+	{"[sig-node] kubelet kubectl get --raw", "Failed to find", nodeLogs},
+	{"[sig-node] kubelet kubectl get --raw", "error reading SSH key", nodeLogs},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }
