@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/rpc"
 	"github.com/berth-dev/berth/worker"
 )
@@ -51,11 +54,41 @@ func newNodeAPI(agent *worker.Agent, sampler *worker.Sampler, disk func() (worke
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s) // who asked has gone
 	})
+	for path, pods := range map[string]func() []*corev1.Pod{"/pods": agent.Pods, "/runningpods": agent.RunningPods} {
+		list := func(w http.ResponseWriter, _ *http.Request) { writePods(w, pods()) }
+		mux.HandleFunc("GET "+path, list)
+		mux.HandleFunc("GET "+path+"/{$}", list)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "a worker shows /stats/summary, /metrics/resource, /metrics and /healthz", http.StatusNotFound)
+		http.Error(w, "a worker shows /pods, /runningpods, /stats/summary, /metrics/resource, /metrics and /healthz", http.StatusNotFound)
 	})
 	return &nodeAPI{mux, make(chan struct{}, nodeRequestsAtOnce)}
 }
+
+// writePods answers with a PodList, or with an error where it would be too long to be passed on.
+func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
+	var b bytes.Buffer
+	b.WriteString(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`)
+	to := json.NewEncoder(&b)
+	for i, pod := range pods {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		err := to.Encode(pod)
+		if err == nil && b.Len() > model.MaxNodeAnswerBytes-len(endOfPods) {
+			err = fmt.Errorf("the %d pods of this node take more than %d bytes", len(pods), model.MaxNodeAnswerBytes)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	b.WriteString(endOfPods)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b.Bytes()) // who asked has gone
+}
+
+const endOfPods = "]}\n"
 
 // workerMetrics are those of a worker and of this process.
 func workerMetrics(agent *worker.Agent) prometheus.Gatherer {

@@ -1,24 +1,30 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/registry/rest"
 	core "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/cluster/ports"
+
+	"github.com/berth-dev/berth/model"
 )
 
 const (
-	// nodeAnswerBytes and nodeAnswerTime bound what a worker answers.
-	nodeAnswerBytes = 16 << 20
-	nodeAnswerTime  = 30 * time.Second
+	// nodeAnswerTime bounds how long a worker answers.
+	nodeAnswerTime = 30 * time.Second
 	// nodeHeaderBytes bounds the head of it.
 	nodeHeaderBytes = 16 << 10
 )
@@ -46,9 +52,9 @@ func (p *nodeProxy) NewConnectOptions() (runtime.Object, bool, string) {
 	return new(core.NodeProxyOptions), true, "path"
 }
 
-// Connect implements rest.Connecter. Kubernetes lets a name say a port, too
-// ("NODE:10250"); a worker has none.
-func (p *nodeProxy) Connect(ctx context.Context, name string, opts runtime.Object, responder rest.Responder) (http.Handler, error) {
+// Connect implements rest.Connecter. As in Kubernetes a name may say a scheme and a port, too ("https:NODE:10250"), where it is that of the
+// node's kubelet: nothing else of a node is led to.
+func (p *nodeProxy) Connect(ctx context.Context, id string, opts runtime.Object, responder rest.Responder) (http.Handler, error) {
 	options, ok := opts.(*core.NodeProxyOptions)
 	if !ok {
 		return nil, badObject("NodeProxyOptions", opts)
@@ -56,17 +62,31 @@ func (p *nodeProxy) Connect(ctx context.Context, name string, opts runtime.Objec
 	if p.nodes == nil {
 		return nil, notImplemented("the proxy to nodes")
 	}
+	_, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
+	}
 	if err := p.backend.ReadIndex(ctx); err != nil {
 		return nil, readError(err)
 	}
-	if _, ok := p.backend.View().Nodes.Get(name); !ok {
+	node, ok := p.backend.View().Nodes.Get(name)
+	if !ok {
 		return nil, apierrors.NewNotFound(core.Resource("nodes"), name)
+	}
+	if own := kubeletPort(node); port != "" && port != own {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("port %q of node %s is not its kubelet's, which is %s", port, name, own))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := p.answer(w, r, name, options.Path); err != nil {
 			responder.Error(readError(err))
 		}
 	}), nil
+}
+
+// kubeletPort is where who asks for a node's kubelet finds it. A worker of Berth's has no port: it is reached by the one that a kubelet has
+// which names none, as in Kubernetes.
+func kubeletPort(n *corev1.Node) string {
+	return strconv.Itoa(int(cmp.Or(n.Status.DaemonEndpoints.KubeletEndpoint.Port, ports.KubeletPort)))
 }
 
 // answer asks the worker; an error means that nothing was answered. The worker
@@ -106,7 +126,7 @@ func (p *nodeProxy) answer(w http.ResponseWriter, r *http.Request, node, path st
 	w.Header().Set("Content-Type", plainType(resp.Header.Get("Content-Type")))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, io.LimitReader(resp.Body, nodeAnswerBytes)) // the client, or the worker, has gone
+	_, _ = io.Copy(w, io.LimitReader(resp.Body, model.MaxNodeAnswerBytes)) // the client, or the worker, has gone
 	return nil
 }
 

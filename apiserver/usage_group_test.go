@@ -183,6 +183,16 @@ func TestNodeProxy(t *testing.T) {
 	if err != nil || string(b) != want {
 		t.Errorf("it answers %q, %v; want %q", b, err, want)
 	}
+	for _, whole := range []string{node + ":10250", "https:" + node + ":10250", node + ":"} {
+		if _, err := kube.Get().AbsPath(path(whole)).DoRaw(t.Context()); err != nil {
+			t.Errorf("%s: %v", whole, err)
+		}
+	}
+	for _, wrong := range []string{node + ":9100", "ftp:" + node + ":10250", ":10250"} {
+		if err := kube.Get().AbsPath(path(wrong)).Do(t.Context()).Error(); !apierrors.IsBadRequest(err) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
 	if err := kube.Get().AbsPath(path(away)).Do(t.Context()).Error(); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("a worker that is away: %v", err)
 	}

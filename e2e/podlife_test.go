@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,9 +10,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
@@ -149,7 +152,8 @@ func volume(name, path string, source corev1.VolumeSource) func(*corev1.Pod) {
 	}
 }
 
-// TM1–TM4: a pod that is deleted is told, has its grace, and is gone when its containers are; hooks run before.
+// TM1–TM4: a pod that is deleted is told, has its grace, and is gone when its containers are; hooks run before. Who watches it sees how it ended
+// before it goes, and until then its node shows it.
 func stops(t *testing.T, c *cluster) {
 	kube := c.Reader().Kube
 	create(t, kube, imaged("hooked", `trap "exit 0" TERM; while :; do sleep 0.1; done`, func(p *corev1.Pod) {
@@ -160,6 +164,13 @@ func stops(t *testing.T, c *cluster) {
 	}, volume("data", "/data", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})),
 		imaged("deaf", `trap "" TERM; while :; do sleep 0.1; done`))
 	c.waitRunning(t, "default", "hooked", "deaf")
+	if known, run := nodePods(t, c, "pods"), nodePods(t, c, "runningpods"); known["hooked"] != corev1.PodRunning || known["deaf"] != corev1.PodRunning || len(run) < 2 {
+		t.Errorf("the node shows %v, and that %v run", known, run)
+	}
+	list, err := kube.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := int64(1)
 	for name, o := range map[string]metav1.DeleteOptions{"hooked": {}, "deaf": {GracePeriodSeconds: &now}} {
 		if err := kube.CoreV1().Pods("default").Delete(t.Context(), name, o); err != nil {
@@ -174,6 +185,61 @@ func stops(t *testing.T, c *cluster) {
 			return nil
 		})
 	}
+	for name, want := range map[string]string{"hooked": "Succeeded 0 Completed", "deaf": "Failed 137 Error"} {
+		p, got := lastSeen(t, c, name, list.ResourceVersion), "none"
+		if x := p.Status.ContainerStatuses[0].State.Terminated; x != nil {
+			got = fmt.Sprint(p.Status.Phase, " ", x.ExitCode, " ", x.Reason)
+		}
+		if got != want {
+			t.Errorf("the last that is seen of %s is %s, not %s", name, got, want)
+		}
+		if p, there := nodePods(t, c, "pods")[name]; there {
+			t.Errorf("its node shows %s, which is %s", name, p)
+		}
+		if _, there := nodePods(t, c, "runningpods")[name]; there {
+			t.Errorf("its node says that %s runs", name)
+		}
+	}
+}
+
+// lastSeen is a pod that is gone as who watches it since then was told of it before it went, and again when it did.
+func lastSeen(t *testing.T, c *cluster, name, since string) (last *corev1.Pod) {
+	t.Helper()
+	w, err := c.Reader().Kube.CoreV1().Pods("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: since, FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		p, ok := e.Object.(*corev1.Pod)
+		switch {
+		case !ok:
+			t.Fatalf("the watch ends: %+v", e.Object)
+		case e.Type != watch.Deleted:
+			last = p
+		case last == nil || !equality.Semantic.DeepEqual(last.Status, p.Status):
+			t.Fatalf("%s goes as %+v, and was %+v", name, p.Status, last)
+		default:
+			return last
+		}
+	}
+	t.Fatalf("the watch ended before %s went", name)
+	return nil
+}
+
+// nodePods are the pods that the first worker shows at a path of a kubelet's, with their phases.
+func nodePods(t *testing.T, c *cluster, path string) map[string]corev1.PodPhase {
+	t.Helper()
+	var list corev1.PodList
+	raw := c.berth(t, "get", "--raw", "/api/v1/nodes/worker-1:10250/proxy/"+path)
+	if err := json.Unmarshal([]byte(raw), &list); err != nil {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	out := map[string]corev1.PodPhase{}
+	for i := range list.Items {
+		out[list.Items[i].Name] = list.Items[i].Status.Phase
+	}
+	return out
 }
 
 // PB1, PB3: probes run in the container; what is not alive is started again.

@@ -17,6 +17,10 @@ const (
 	MaxPodStatusBytes = 256 << 10
 	// MaxStatusTextBytes bounds a text in a status that a worker says.
 	MaxStatusTextBytes = 4 << 10
+	// MaxStatusList bounds a list in a status that a worker says.
+	MaxStatusList = 128
+	// MaxNodeAnswerBytes bounds what a worker answers to somebody who asks about its node, without the head.
+	MaxNodeAnswerBytes = 16 << 20
 	// MaxLastWordsBytes is shared by the containers of a pod, for what each left when it ended: as in Kubernetes.
 	MaxLastWordsBytes = 12 << 10
 	// MaxSetPods bounds the pods of a StatefulSet: the controller makes all that a set lacks in memory, before it creates the first.

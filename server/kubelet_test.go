@@ -153,6 +153,8 @@ func TestKubeletsAreAsked(t *testing.T) {
 		{pods + "p:80/proxy/some/path", 200, "hello"},
 		{pods + "p:81/proxy/", 503, "connection refused"},
 		{"/api/v1/nodes/k1/proxy/stats/summary", 200, "{}"},
+		{"/api/v1/nodes/k1:" + text + "/proxy/stats/summary", 200, "{}"},
+		{"/api/v1/nodes/k1:10250/proxy/stats/summary", 400, "is not its kubelet's, which is " + text},
 		{"/api/v1/nodes/k1/proxy/nothing", 404, "not found"},
 		{pods + "q/log", 503, "address 127.0.0.1 is not allowed"},
 		{pods + "q:80/proxy/", 503, "the kubelet of node own does not answer"},

@@ -18,8 +18,8 @@ import (
 // is too many, or of another pod, the rest is left out.
 const (
 	maxSaidText = model.MaxStatusTextBytes
-	maxSaidList = 128 // as many containers as a pod can have
-	maxSaidMap  = 256 // as many resources as a node can have
+	maxSaidList = model.MaxStatusList // as many containers as a pod can have
+	maxSaidMap  = 256                 // as many resources as a node can have
 	// saidAhead is how far ahead of a server's clock a worker's may be.
 	saidAhead = time.Hour
 )

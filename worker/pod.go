@@ -169,6 +169,7 @@ type ctr struct {
 	// ref and lastRef are the runtime's own names of attempt and of the one before.
 	ref, lastRef string
 	imageID      string
+	user         *corev1.ContainerUser // of attempt; nil: the runtime does not tell
 
 	images       imageRefs // what the next attempt is to be started from, and what its volumes show; empty: not known
 	pull         backoff   // of an image
@@ -254,7 +255,7 @@ func (p *podState) adopt(containers []runtime.Container) {
 				c.last, c.lastRef = nil, ""
 			}
 			c.attempt, c.startedAt, c.exit = rc.Attempt, rc.StartedAt, rc.Exit
-			c.ref, c.imageID, c.here = rc.Ref, rc.ImageID, !rc.Earlier
+			c.ref, c.imageID, c.user, c.here = rc.Ref, rc.ImageID, rc.User, !rc.Earlier
 		case rc.Attempt == c.attempt-1:
 			c.last, c.lastRef = rc.Exit, rc.Ref
 		default:
@@ -281,7 +282,7 @@ func (p *podState) replaceLost(old *podState) {
 		from := &old.ctrs[i]
 		if c := p.find(from.spec.Name); c != nil {
 			c.state, c.attempt, c.startedAt, c.exit, c.last = from.state, from.attempt, from.startedAt, from.exit, from.last
-			c.ref, c.lastRef, c.imageID, c.here, c.madeOf = from.ref, from.lastRef, from.imageID, from.here, p.made(c)
+			c.ref, c.lastRef, c.imageID, c.user, c.here, c.madeOf = from.ref, from.lastRef, from.imageID, from.user, from.here, p.made(c)
 			c.image = cmp.Or(from.image, c.image)
 		}
 	}
@@ -311,6 +312,9 @@ func (p *podState) recall() {
 			c := p.find(s.Name)
 			if c != nil {
 				c.recallProbes(s)
+				if c.user == nil && c.ref != "" && c.ref == refOf(s.ContainerID) {
+					c.user = s.User // the runtime told it once
+				}
 			}
 			if c == nil || c.alive() || c.attempt >= 0 && c.attempt >= s.RestartCount {
 				continue
@@ -329,7 +333,7 @@ func (p *podState) recall() {
 				continue
 			}
 			c.attempt, c.state, c.here = s.RestartCount, ctrEnded, false
-			c.ref, c.lastRef, c.image, c.imageID = refOf(s.ContainerID), "", s.Image, s.ImageID
+			c.ref, c.lastRef, c.image, c.imageID, c.user = refOf(s.ContainerID), "", s.Image, s.ImageID, s.User
 			if last != nil {
 				c.lastRef = refOf(s.LastTerminationState.Terminated.ContainerID)
 			}
@@ -385,7 +389,7 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 	}
 	if c.state == ctrStarting && ev.Attempt == c.attempt+1 {
 		c.began(ev.StartedAt)
-		c.ref, c.imageID = ev.Ref, ev.ImageID
+		c.ref, c.imageID, c.user = ev.Ref, ev.ImageID, ev.User
 		p.emit(corev1.EventTypeNormal, "Started", "Started container "+c.spec.Name)
 		if ev.Exit == nil {
 			p.postStart(c, now)
@@ -401,7 +405,7 @@ func (p *podState) observe(ev runtime.Event, now time.Time) {
 func (c *ctr) began(at time.Time) {
 	c.attempt++
 	c.last, c.exit = c.exit, nil
-	c.ref, c.lastRef = "", c.ref
+	c.ref, c.lastRef, c.user = "", c.ref, nil
 	c.here, c.images = true, imageRefs{}
 	c.startedAt = at
 	c.madeOf, c.next, c.unsure = c.next, madeOf{}, false

@@ -89,7 +89,7 @@ func (p *podState) final() bool {
 
 func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	running, started := c.state == ctrRunning, c.started()
-	s := corev1.ContainerStatus{Name: c.spec.Name, Image: cmp.Or(c.image, c.spec.Image), ImageID: c.imageID, RestartCount: max(c.attempt, 0), Started: &started}
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: cmp.Or(c.image, c.spec.Image), ImageID: c.imageID, RestartCount: max(c.attempt, 0), Started: &started, User: c.user}
 	if c.role != roleEphemeral {
 		s.AllocatedResources, s.Resources = p.resourcesOf(c)
 	}

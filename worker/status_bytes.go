@@ -10,8 +10,9 @@ import (
 const waitingBytes = 64 << 10
 
 // fitStatus makes a status one that the servers take, whatever its containers and those who are asked about them have written: one that is
-// too large would be refused for ever, and the pod's end with it. Last words are cut as Kubernetes' node agent does it. What a pod's spec
-// alone makes too large is told without what its containers were given, or without the containers.
+// too large would be refused for ever, and the pod's end with it, and what they leave out of one they would not agree with. Last words are cut as
+// Kubernetes' node agent does it. What a pod's spec or its images alone make too large is told without what its containers were given and whom
+// they began as, or without the containers.
 func fitStatus(s *corev1.PodStatus) {
 	s.Message = model.CutText(s.Message, model.MaxStatusTextBytes)
 	for i := range s.Conditions {
@@ -29,6 +30,8 @@ func fitStatus(s *corev1.PodStatus) {
 	for _, list := range lists {
 		for i := range *list {
 			c := &(*list)[i]
+			c.VolumeMounts = c.VolumeMounts[:min(len(c.VolumeMounts), model.MaxStatusList)]
+			c.User = fitUser(c.User)
 			for _, state := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
 				if t := state.Terminated; t != nil {
 					t.Message = model.CutText(t.Message, words)
@@ -44,7 +47,7 @@ func fitStatus(s *corev1.PodStatus) {
 	}
 	for _, list := range lists {
 		for i := range *list {
-			(*list)[i].AllocatedResources, (*list)[i].Resources = nil, nil
+			(*list)[i].AllocatedResources, (*list)[i].Resources, (*list)[i].User = nil, nil, nil
 		}
 	}
 	if s.Size() <= model.MaxPodStatusBytes {
@@ -53,4 +56,14 @@ func fitStatus(s *corev1.PodStatus) {
 	for _, list := range lists {
 		*list = nil
 	}
+}
+
+// fitUser is the user of a container with no more groups than the servers take.
+func fitUser(u *corev1.ContainerUser) *corev1.ContainerUser {
+	if u == nil || u.Linux == nil || len(u.Linux.SupplementalGroups) <= model.MaxStatusList {
+		return u
+	}
+	linux := *u.Linux
+	linux.SupplementalGroups = linux.SupplementalGroups[:model.MaxStatusList]
+	return &corev1.ContainerUser{Linux: &linux}
 }

@@ -74,3 +74,18 @@ func TestAStatusThatIsTooLargeSaysHowThePodIs(t *testing.T) {
 		}
 	}
 }
+
+// TestListsFitIntoAStatus: of a list that is longer than the servers take as much is told as they do, so that they hold what the node says. What
+// the runtime told is left as it is.
+func TestListsFitIntoAStatus(t *testing.T) {
+	user := &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 7, SupplementalGroups: make([]int64, model.MaxStatusList+1)}}
+	s := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{User: user, VolumeMounts: make([]corev1.VolumeMountStatus, model.MaxStatusList+1)}}}
+	fitStatus(&s)
+	c := &s.ContainerStatuses[0]
+	if len(c.VolumeMounts) != model.MaxStatusList || len(c.User.Linux.SupplementalGroups) != model.MaxStatusList || c.User.Linux.UID != 7 {
+		t.Errorf("%d mounts, %d groups of %d", len(c.VolumeMounts), len(c.User.Linux.SupplementalGroups), c.User.Linux.UID)
+	}
+	if len(user.Linux.SupplementalGroups) != model.MaxStatusList+1 {
+		t.Error("what is shared was changed")
+	}
+}

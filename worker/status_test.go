@@ -60,3 +60,46 @@ func TestInitContainerThatWaitsAnew(t *testing.T) {
 		}
 	}
 }
+
+// The status says who each container began as, as its runtime tells: of the newest run, also when that has ended. Where the runtime does not tell it
+// of one that is found, it is what the servers know.
+func TestUserInTheStatus(t *testing.T) {
+	user := func(uid int64) *corev1.ContainerUser {
+		return &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: uid}}
+	}
+	pod := testPod("p")
+	id := runtime.ID{Pod: pod.UID, Container: "main"}
+	var classes model.Classes
+	p := newPodState(pod, classes.Of(pod), &podEnv{runtimeName: "fake"}, epoch)
+	want := func(when string, p *podState, want *corev1.ContainerUser) {
+		t.Helper()
+		if got := p.status(epoch).ContainerStatuses[0].User; !equality.Semantic.DeepEqual(got, want) {
+			t.Errorf("%s: %+v", when, got)
+		}
+	}
+	c := &p.ctrs[0]
+	want("before it runs", p, nil)
+	c.state = ctrStarting
+	p.observe(runtime.Event{ID: id, Ref: "ref-0", StartedAt: epoch, User: user(7)}, epoch)
+	want("it runs", p, user(7))
+	p.observe(runtime.Event{ID: id, Ref: "ref-0", StartedAt: epoch, Exit: &runtime.Exit{Code: 1}}, epoch)
+	want("it has ended", p, user(7))
+	held := pod.DeepCopy()
+	held.Status = p.status(epoch)
+	id.Attempt, c.state = 1, ctrStarting
+	p.observe(runtime.Event{ID: id, Ref: "ref-1", StartedAt: epoch}, epoch)
+	want("it runs again, and nobody knows as whom", p, nil)
+	for what, found := range map[string]struct {
+		run  runtime.Container
+		want *corev1.ContainerUser
+	}{
+		"the runtime tells it":         {runtime.Container{ID: runtime.ID{Pod: pod.UID, Container: "main"}, Ref: "ref-0", User: user(8)}, user(8)},
+		"it does not, and the API has": {runtime.Container{ID: runtime.ID{Pod: pod.UID, Container: "main"}, Ref: "ref-0"}, user(7)},
+		"the API knows of another run": {runtime.Container{ID: id, Ref: "ref-1"}, nil},
+	} {
+		p := newPodState(held, classes.Of(held), &podEnv{runtimeName: "fake"}, epoch)
+		p.adopt([]runtime.Container{found.run})
+		p.recall()
+		want(what, p, found.want)
+	}
+}

@@ -11,6 +11,7 @@ type cause struct {
 
 const (
 	sources   = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
+	nodeLogs  = "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."
 	hostUsers = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
 )
 
@@ -18,12 +19,6 @@ const (
 var causes = []cause{
 	{"[sig-node] Events should be sent by kubelets and the scheduler", "", sources},
 	{"[sig-node] Pods Extended Pod Container lifecycle should not create extra sandbox", "", sources},
-	{"[sig-node] Pods Extended Delete Grace Period should be submitted and removed", "",
-		"It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
-	{"[sig-node] Pods Extended Pod Container Status should never report", "",
-		"A pod that is deleted leaves the API with the end of its containers. It has no status before that in which all of them have ended, as with a kubelet."},
-	{"[sig-node] Pods Extended (pod generation) Pod Generation pod observedGeneration field set in pod conditions", "",
-		"`PodScheduled` tells the generation at which the pod was bound. A kubelet writes the condition anew with each generation."},
 	{"[sig-node] PodRejectionStatus", "", "The pod asks for more processors than Berth admits in a request ([limits.md](limits.md))."},
 	{"[sig-node] Sysctls [LinuxOnly] [NodeConformance] should not launch unsafe", "",
 		"A pod that asks for what its node does not have waits and says so ([pods.md](pods.md)); a kubelet has it fail."},
@@ -32,14 +27,14 @@ var causes = []cause{
 	{"[sig-node] Security Context When creating a pod with HostUsers metrics ", "",
 		"It asks the port of a kubelet for its figures. Berth's workers have none, and are asked through the API."},
 	{"[sig-node] Security Context SupplementalGroupsPolicy", "",
-		"They look for the groups of a container's processes in `status.containerStatuses[].user`, which Berth's workers do not show; " +
-			"nor does the run's containerd (1.6) tell them, or know the policy `Strict`."},
+		"They look for the groups of a container's processes in `status.containerStatuses[].user`, which the run's containerd (1.6) does not tell; " +
+			"nor does it know the policy `Strict`."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: blockfswithoutformat] ", "",
 		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
 		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
-	{"[sig-node] kubelet Clean up pods on node", "", "It asks the node for its pods, at `nodes/NAME/proxy/pods`. Berth's workers do not answer there."},
-	{"[sig-node] kubelet kubectl get --raw", "Failed to find", "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."},
+	{"[sig-node] kubelet kubectl get --raw", "Failed to find", nodeLogs},
+	{"[sig-node] kubelet kubectl get --raw", "error reading SSH key", nodeLogs},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }

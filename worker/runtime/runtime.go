@@ -389,6 +389,8 @@ type Container struct {
 	Ref string
 	// ImageID is the image that it runs, as the API shows it; empty for runtimes without images.
 	ImageID string
+	// User is who its first process was when it began; nil: the runtime does not tell. It is shared and immutable.
+	User *corev1.ContainerUser
 	// Image is what its spec called the image when it was started; empty: that is not known. Open tells it.
 	Image string
 	// Earlier: it ran in a sandbox of its pod that is not there any more.

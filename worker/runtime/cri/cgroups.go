@@ -17,12 +17,6 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/hugepages"
 )
 
-// The kernel's badness of a container when memory is short: what must go last, what goes first, and what lies between.
-const (
-	badnessLast  = -997
-	badnessFirst = 1000
-)
-
 // podGroups is who makes the pods' cgroups.
 type podGroups interface {
 	Create(name string, r *specs.LinuxResources) error
@@ -249,18 +243,4 @@ func bounds(pod *corev1.Pod, c *corev1.Container) *corev1.ResourceRequirements {
 		}
 	}
 	return &out
-}
-
-// badness is Kubernetes': Guaranteed and critical pods last, BestEffort first, Burstable the less they asked for the
-// sooner.
-func (r *Runtime) badness(pod *corev1.Pod, c *corev1.Container) int64 {
-	qos := model.QOS(pod)
-	switch {
-	case qos == corev1.PodQOSGuaranteed, pod.Spec.Priority != nil && *pod.Spec.Priority >= model.SystemCriticalPriority:
-		return badnessLast
-	case qos == corev1.PodQOSBestEffort, r.opts.MemoryBytes <= 0:
-		return badnessFirst
-	}
-	score := 1000 - 1000*c.Resources.Requests.Memory().Value()/r.opts.MemoryBytes
-	return min(max(score, 1000+badnessLast), badnessFirst-1)
 }

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"os"
+	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,34 @@ func TestOwnStopSignal(t *testing.T) {
 	}
 	if x := h.exit(id); x.Code != 3 {
 		t.Errorf("exit %+v", x)
+	}
+}
+
+// Who a container began as is told, where the runtime tells it.
+func TestUserOfDaemon(t *testing.T) {
+	h := open(t)
+	p := pod("somebody", shell("id -u; id -g; id -G"))
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1234)), RunAsGroup: new(int64(4321)), SupplementalGroups: []int64{60000}}
+	h.sandbox(p)
+	spec := h.spec(p, 0)
+	if err := h.rt.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	began := h.next(spec.ID)
+	h.exit(spec.ID)
+	if got := h.logs(spec.ID, runtime.LogOptions{}); got != "1234\n4321\n4321 60000\n" {
+		t.Errorf("it says that it is %q", got)
+	}
+	if !ofCRIO() {
+		t.Skip("containerd does not tell before 2.0")
+	}
+	want := &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1234, GID: 4321, SupplementalGroups: []int64{4321, 60000}}}
+	if !reflect.DeepEqual(began.User, want) {
+		t.Errorf("user %+v", began.User)
+	}
+	h.restart()
+	if c := h.found[0].Containers[0]; !reflect.DeepEqual(c.User, want) {
+		t.Errorf("user of what is found %+v", c.User)
 	}
 }
 

@@ -234,7 +234,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *criv1.Container, pod *c
 		// It may be about to begin: whoever starts or removes the pod looks at it again.
 		return nil, nil
 	}
-	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation]}
+	out := &runtime.Container{ID: id, StartedAt: time.Unix(0, s.StartedAt), Ref: s.Id, ImageID: s.ImageRef, Image: s.Annotations[imageAnnotation],
+		User: userOf(s)}
 	if s.State == criv1.ContainerState_CONTAINER_EXITED {
 		out.Exit = r.exitOf(id, s, pod)
 		out.StartedAt = out.Exit.StartedAt
@@ -438,7 +439,19 @@ func (r *Runtime) began(id runtime.ID, s *criv1.ContainerStatus) {
 	r.mu.Lock()
 	r.running[id] = c
 	r.mu.Unlock()
-	r.notify(runtime.Container{ID: id, StartedAt: c.startedAt, Ref: c.ref, ImageID: c.imageID})
+	r.notify(runtime.Container{ID: id, StartedAt: c.startedAt, Ref: c.ref, ImageID: c.imageID, User: userOf(s)})
+}
+
+// userOf is who a container's first process was, where the runtime tells it.
+func userOf(s *criv1.ContainerStatus) *corev1.ContainerUser {
+	if s.User == nil {
+		return nil
+	}
+	user := &corev1.ContainerUser{}
+	if l := s.User.Linux; l != nil {
+		user.Linux = &corev1.LinuxContainerUser{UID: l.Uid, GID: l.Gid, SupplementalGroups: l.SupplementalGroups}
+	}
+	return user
 }
 
 // ended tells the end of a container, once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -368,16 +369,58 @@ func TestLogThatIsNotReopened(t *testing.T) {
 	})
 }
 
-// remembering is a stub that gives a container's annotations back.
+// remembering is a stub that gives a container's annotations back, and tells who its container began as.
 type remembering struct {
 	stub
 	annotations map[string]string
+	user        *criv1.ContainerUser
 }
 
 func (s *remembering) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{Id: req.ContainerId, State: criv1.ContainerState_CONTAINER_RUNNING, Annotations: s.annotations}}, nil
+	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{Id: req.ContainerId, State: criv1.ContainerState_CONTAINER_RUNNING, Annotations: s.annotations, User: s.user}}, nil
+}
+
+func (*remembering) CreateContainer(context.Context, *criv1.CreateContainerRequest) (*criv1.CreateContainerResponse, error) {
+	return &criv1.CreateContainerResponse{ContainerId: "c"}, nil
+}
+
+func (*remembering) StartContainer(context.Context, *criv1.StartContainerRequest) (*criv1.StartContainerResponse, error) {
+	return &criv1.StartContainerResponse{}, nil
+}
+
+// Who a container began as is told of one that is started, and of one that is found, by a runtime that knows it.
+func TestUserOfAContainer(t *testing.T) {
+	for what, c := range map[string]struct {
+		says *criv1.ContainerUser
+		want *corev1.ContainerUser
+	}{
+		"it does not tell":    {nil, nil},
+		"it is of none known": {&criv1.ContainerUser{}, &corev1.ContainerUser{}},
+		"it tells": {&criv1.ContainerUser{Linux: &criv1.LinuxContainerUser{Uid: 1000, Gid: 7, SupplementalGroups: []int64{7, 50000}}},
+			&corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1000, GID: 7, SupplementalGroups: []int64{7, 50000}}}},
+	} {
+		s := &remembering{user: c.says}
+		r, _ := openFor(t, s, s, stubParent)
+		r.cancel() // nobody else looks
+		r.loops.Wait()
+		var began runtime.Event
+		r.notify = func(ev runtime.Event) { began = ev }
+		p := pod("p", corev1.Container{Image: "web:1"})
+		r.users["i"] = imageUser{uid: new(int64)}
+		r.sandboxes[p.UID] = sandbox{id: "box"}
+		id := runtime.ID{Pod: p.UID, Container: "main"}
+		err := r.Start(t.Context(), runtime.Spec{ID: id, Pod: p, Container: &p.Spec.Containers[0], Image: "i"})
+		if err != nil || began.Ref != "c" || !reflect.DeepEqual(began.User, c.want) {
+			t.Errorf("%s: a container that is started: %+v, %v; want user %v", what, began, err, c.want)
+		}
+		found, err := r.adoptContainer(t.Context(), &criv1.Container{Id: "c", State: criv1.ContainerState_CONTAINER_RUNNING,
+			Metadata: &criv1.ContainerMetadata{Name: "main"}, Labels: map[string]string{labelPodUID: "p"}}, p)
+		if err != nil || !reflect.DeepEqual(found.User, c.want) {
+			t.Errorf("%s: one that is found: %+v, %v; want user %v", what, found, err, c.want)
+		}
+	}
 }
 
 // Of which image a container was made is written down with it, and no device changes that.
