@@ -104,8 +104,9 @@ func TestEndpointsFollowTheirPods(t *testing.T) {
 	f := &followed{c, c.namespace(t, "followed"), t.TempDir()}
 	c.berthIn(t, fmt.Sprintf(followedManifest, f.dir), "apply", "-n", f.ns, "-f", "-")
 	t.Cleanup(func() {
-		c.berth(t, "delete", "-n", f.ns, "statefulset", "web", "--cascade=orphan")
-		c.berth(t, "delete", "-n", f.ns, "services", "--all")
+		if err := c.Reader().Kube.AppsV1().StatefulSets(f.ns).Delete(context.Background(), "web", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
 	})
 	c.waitRunning(t, f.ns, "web-0", "web-1", "web-2")
 	f.agree(t)
@@ -118,6 +119,8 @@ func TestEndpointsFollowTheirPods(t *testing.T) {
 	}
 	f.ends(t, "web-2")
 	f.changesUnseen(t)
+	c.verify(t, 3)
+	c.berth(t, "delete", "-n", f.ns, "services", "--all")
 }
 
 func (f *followed) touch(t *testing.T, name string) {

@@ -63,12 +63,18 @@ func TestZonesThatAreLost(t *testing.T) {
 	db := z.set(t)
 
 	var ended sync.WaitGroup
-	ended.Go(func() { z.endMany(t) })
+	began := time.Now()
+	tell := func(what string) { t.Logf("TIMING %s %s", what, time.Since(began)) }
+	ended.Go(func() { z.endMany(t); tell("ended made") })
 	z.letGo(t, append(lost, "b-0", "b-1", "b-2"), db)
+	tell("let go")
 	again := z.outOfService(t, db)
+	tell("out of service")
 	ended.Wait()
 	z.keepsTheNewest(t)
+	tell("gc1")
 	orphan(t)
+	tell("orphan")
 	z.untouched(t)
 	c.verify(t, 1)
 	has(t, "the volume", c.berth(t, "get", "pvc", "data-db-0", "-n", z.ns), "Bound", "shared")
@@ -373,16 +379,16 @@ func (z *zones) endMany(t *testing.T) {
 		close(names)
 		making.Wait()
 	}
+	if _, err := kube.CoreV1().Pods(endedSpace).Patch(t.Context(), evictedPod, types.MergePatchType,
+		[]byte(`{"status":{"phase":"Failed","reason":"Evicted"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Error(err)
+	}
 }
 
 // keepsTheNewest waits until as many are left as are kept, and looks at which.
 func (z *zones) keepsTheNewest(t *testing.T) {
 	t.Helper()
 	pods := z.Reader().Kube.CoreV1().Pods(endedSpace)
-	_, err := pods.Patch(t.Context(), evictedPod, types.MergePatchType, []byte(`{"status":{"phase":"Failed","reason":"Evicted"}}`), metav1.PatchOptions{}, "status")
-	if err != nil {
-		t.Fatal(err)
-	}
 	z.eventually(t, "those that are too many to go", func(ctx context.Context) error {
 		for _, name := range append(numbered("a", oldest), evictedPod) {
 			if _, err := pods.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
