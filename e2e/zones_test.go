@@ -48,9 +48,11 @@ func TestZonesThatAreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	z := &zones{c, c.namespace(t, "zones")}
+	var ended sync.WaitGroup
+	defer ended.Wait()
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	orphan := z.orphan(t, ctx)
+	orphan := z.orphan(ctx, t)
 	var lost []string
 	for i := range largeZone - 1 {
 		lost = append(lost, fmt.Sprintf("d-%d", i))
@@ -62,19 +64,12 @@ func TestZonesThatAreLost(t *testing.T) {
 	}
 	db := z.set(t)
 
-	var ended sync.WaitGroup
-	began := time.Now()
-	tell := func(what string) { t.Logf("TIMING %s %s", what, time.Since(began)) }
-	ended.Go(func() { z.endMany(t); tell("ended made") })
+	ended.Go(func() { z.endMany(ctx, t) })
 	z.letGo(t, append(lost, "b-0", "b-1", "b-2"), db)
-	tell("let go")
 	again := z.outOfService(t, db)
-	tell("out of service")
 	ended.Wait()
 	z.keepsTheNewest(t)
-	tell("gc1")
 	orphan(t)
-	tell("orphan")
 	z.untouched(t)
 	c.verify(t, 1)
 	has(t, "the volume", c.berth(t, "get", "pvc", "data-db-0", "-n", z.ns), "Bound", "shared")
@@ -115,7 +110,7 @@ func (z *zones) guest(node string) *corev1.Pod {
 var shortly = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))}}
 
 // orphan makes a pod on a node that goes at once, and gives what looks at its end.
-func (z *zones) orphan(t *testing.T, ctx context.Context) func(t *testing.T) {
+func (z *zones) orphan(ctx context.Context, t *testing.T) func(t *testing.T) {
 	t.Helper()
 	kube := z.Reader().Kube
 	z.post(t, "none", "gone")
@@ -347,9 +342,9 @@ func endedPod(name string) *corev1.Pod {
 }
 
 // endMany makes pods that end, more than are kept: the oldest first, and last one that is evicted.
-func (z *zones) endMany(t *testing.T) {
+func (z *zones) endMany(ctx context.Context, t *testing.T) {
 	kube := z.Reader().Kube
-	_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: endedSpace}}, metav1.CreateOptions{})
+	_, err := kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: endedSpace}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Error(err)
 		return
@@ -363,9 +358,12 @@ func (z *zones) endMany(t *testing.T) {
 		for range endAtOnce {
 			making.Go(func() {
 				for name := range names {
+					if ctx.Err() != nil {
+						continue // the test is over
+					}
 					body, err := json.Marshal(endedPod(name))
 					if err == nil {
-						err = kube.CoreV1().RESTClient().Post().Namespace(endedSpace).Resource("pods").Body(body).SetHeader("Content-Type", "application/json").Do(t.Context()).Error()
+						err = kube.CoreV1().RESTClient().Post().Namespace(endedSpace).Resource("pods").Body(body).SetHeader("Content-Type", "application/json").Do(ctx).Error()
 					}
 					if err != nil {
 						t.Errorf("make %s: %v", name, err)
@@ -379,7 +377,7 @@ func (z *zones) endMany(t *testing.T) {
 		close(names)
 		making.Wait()
 	}
-	if _, err := kube.CoreV1().Pods(endedSpace).Patch(t.Context(), evictedPod, types.MergePatchType,
+	if _, err := kube.CoreV1().Pods(endedSpace).Patch(ctx, evictedPod, types.MergePatchType,
 		[]byte(`{"status":{"phase":"Failed","reason":"Evicted"}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Error(err)
 	}
