@@ -171,9 +171,9 @@ func TestDrainOfWhatIsBoundToItsNode(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		out := s.kubectl("get", "pod", "store-0", "-o", "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}")
-		if p.UID == store.UID || !strings.Contains(out, "node(s) didn't match PersistentVolume's node affinity") {
-			return fmt.Errorf("it says %q", out)
+		why := condition(p, corev1.PodScheduled)
+		if p.UID == store.UID || why == nil || !strings.Contains(why.Message, "node(s) didn't match PersistentVolume's node affinity") {
+			return fmt.Errorf("it says %+v", why)
 		}
 		return nil
 	})
