@@ -3,12 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const budgetManifest = `apiVersion: policy/v1
@@ -100,4 +102,105 @@ func (c *cluster) waitBudget(t testing.TB, namespace, name string, allows int32)
 		return err
 	})
 	return b
+}
+
+const heldManifest = `apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: held}
+spec: {minAvailable: 1, selector: {matchLabels: {app: held}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: held, labels: {app: held}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %s}
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: none, command: [/bin/sh, -c, exec sleep 36000]}]
+`
+
+// A drain touches nobody before it was said what becomes of the pods that it cannot give back. Then the DaemonSet's pod stays, one whose
+// budget allows nothing stays until it does, and one whose volume is of the node goes; the pod after it waits, and says for what.
+func TestDrainOfWhatIsBoundToItsNode(t *testing.T) {
+	c := sharedCluster(t)
+	s := newSets(t, c, "drained")
+	s.kubectl("apply", "-f", "../examples/manifests/volumes.yaml", "-f", "../examples/manifests/daemonset.yaml")
+	store := s.back("store-0", "", 1)
+	node := store.Spec.NodeName
+	t.Cleanup(func() { c.uncordon(t, node) })
+	c.berthIn(t, fmt.Sprintf(heldManifest, node), "apply", "-n", s.ns, "-f", "-")
+	held := c.waitRunning(t, s.ns, "held")[0]
+	c.waitBudget(t, s.ns, "held", 0)
+	s.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s")
+	agents := func() map[types.UID]string {
+		t.Helper()
+		list, err := c.Reader().Kube.CoreV1().Pods(s.ns).List(t.Context(), metav1.ListOptions{LabelSelector: "app=agent"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[types.UID]string{}
+		for i := range list.Items {
+			if p := &list.Items[i]; podReady(p) && p.Status.ContainerStatuses[0].RestartCount == 0 {
+				out[p.UID] = p.Spec.NodeName
+			}
+		}
+		return out
+	}
+	before := agents()
+	same := func(p *corev1.Pod) {
+		t.Helper()
+		if now := c.waitRunning(t, p.Namespace, p.Name)[0]; now.UID != p.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("%s was disturbed: %+v", p.Name, now.Status)
+		}
+	}
+
+	r := run(t, c.env, "", "drain", node)
+	if r.code == 0 {
+		t.Errorf("drain without a word about DaemonSets: %s", r.out)
+	}
+	has(t, "drain", r.err, "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): drained/agent-",
+		"cannot delete Pods that declare no controller (use --force to override): drained/held")
+	same(held)
+	same(store)
+
+	drained := make(chan result, 1)
+	go func() {
+		drained <- run(t, c.env, "", "drain", node, "--ignore-daemonsets", "--force", "--timeout=100s")
+	}()
+	s.eventually(t, "the next store-0 to wait for its node", func(ctx context.Context) error {
+		p, err := c.Reader().Kube.CoreV1().Pods(s.ns).Get(ctx, "store-0", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		why := condition(p, corev1.PodScheduled)
+		if p.UID == store.UID || why == nil || !strings.Contains(why.Message, "node(s) didn't match PersistentVolume's node affinity") {
+			return fmt.Errorf("it says %+v", why)
+		}
+		return nil
+	})
+	has(t, "why", s.kubectl("why", "store-0"), "didn't match PersistentVolume's node affinity", "node(s) were unschedulable")
+	same(held)
+	refused := run(t, c.env, "", "evict", "held", "-n", s.ns, "--dry-run")
+	if refused.code != 1 || !strings.Contains(refused.err, "The disruption budget held needs 1 healthy pods and has 1 currently") {
+		t.Errorf("evict held: status %d, %q", refused.code, refused.err)
+	}
+	s.kubectl("patch", "pdb", "held", "--type=merge", "-p", `{"spec":{"minAvailable":0}}`)
+	out := <-drained
+	if out.code != 0 {
+		t.Fatalf("drain: status %d\n%s%s", out.code, out.out, out.err)
+	}
+	has(t, "drain", out.out+out.err, "ignoring DaemonSet-managed Pods: drained/agent-", "evicting pod drained/store-0", "evicting pod drained/held",
+		"(will retry after 5s): Cannot evict pod as it would violate the pod's disruption budget.", fmt.Sprintf("node/%s drained", node))
+	if now := agents(); !maps.Equal(now, before) || len(now) != 3 {
+		t.Errorf("the DaemonSet's pods were on %v, and are on %v", before, now)
+	}
+	c.uncordon(t, node)
+	s.back("store-0", store.UID, 2)
+	s.kubectl("delete", "daemonset/agent", "statefulset/store", "pdb/held", "--timeout=90s")
+	s.eventually(t, "the volumes to go", func(context.Context) error {
+		if left := s.kubectl("get", "pv,pvc", "-o", "name"); strings.TrimSpace(left) != "" {
+			return fmt.Errorf("there are %s", left)
+		}
+		return nil
+	})
+	c.berth(t, "delete", "storageclass", "local")
 }

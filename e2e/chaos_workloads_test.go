@@ -71,7 +71,7 @@ func TestChaosOfWorkloads(t *testing.T) {
 		cluster: newCluster(t, specs...), rand: rand.New(rand.NewPCG(seed, 0)), checker: newChaosChecker(), dir: t.TempDir(), began: time.Now(),
 		back: map[*fleet.Process]time.Time{}, counts: map[string]int{},
 	}
-	c.watcher = &factWatcher{fleet: c.Fleet}
+	c.watcher = &factWatcher{fleet: c.Fleet, space: workloadSpace}
 	c.namespace(t, workloadSpace)
 	watching, unwatch := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup

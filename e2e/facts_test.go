@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 // on at another server from the revision it had come to.
 type factWatcher struct {
 	fleet *fleet.Fleet
+	space string // the namespace
 
 	mu     sync.Mutex
 	facts  []fact
@@ -32,19 +34,19 @@ type factWatcher struct {
 func (w *factWatcher) start(ctx context.Context, running *sync.WaitGroup) {
 	for kind, from := range map[string]func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error){
 		"Pod": func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error) {
-			return p.Kube.CoreV1().Pods(workloadSpace).Watch(ctx, o)
+			return p.Kube.CoreV1().Pods(w.space).Watch(ctx, o)
 		},
 		"Deployment": func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error) {
-			return p.Kube.AppsV1().Deployments(workloadSpace).Watch(ctx, o)
+			return p.Kube.AppsV1().Deployments(w.space).Watch(ctx, o)
 		},
 		"ReplicaSet": func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error) {
-			return p.Kube.AppsV1().ReplicaSets(workloadSpace).Watch(ctx, o)
+			return p.Kube.AppsV1().ReplicaSets(w.space).Watch(ctx, o)
 		},
 		"StatefulSet": func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error) {
-			return p.Kube.AppsV1().StatefulSets(workloadSpace).Watch(ctx, o)
+			return p.Kube.AppsV1().StatefulSets(w.space).Watch(ctx, o)
 		},
 		"Job": func(p *fleet.Process, o metav1.ListOptions) (watch.Interface, error) {
-			return p.Kube.BatchV1().Jobs(workloadSpace).Watch(ctx, o)
+			return p.Kube.BatchV1().Jobs(w.space).Watch(ctx, o)
 		},
 	} {
 		running.Go(func() { w.run(ctx, kind, from) })
@@ -76,6 +78,19 @@ func (w *factWatcher) run(ctx context.Context, kind string, from func(p *fleet.P
 		}
 		stream.Stop()
 	}
+}
+
+// seen is how many facts there are until now, and all are those.
+func (w *factWatcher) seen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.facts)
+}
+
+func (w *factWatcher) all() []fact {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.facts)
 }
 
 // miss: a server that is just starting may not have come to a revision yet; what it cannot tell any more is lost.

@@ -170,6 +170,16 @@ func over(phase corev1.PodPhase) bool {
 // active: it counts as one of its controller's.
 func (k *keptPod) active() bool { return !k.gone && !k.pod.ending && !over(k.pod.phase) }
 
+// active is how many pods a Deployment has that count, by its name.
+func (p *promises) active(deployment string) (n int) {
+	for _, k := range p.pods {
+		if set := p.sets[k.owner]; k.active() && set != nil && p.sets[set.owner] != nil && p.sets[set.owner].name == deployment {
+			n++
+		}
+	}
+	return n
+}
+
 // newPod looks at one that its controller has just made.
 func (p *promises) newPod(set *keptSet, f *fact) {
 	active := 1

@@ -3,15 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Every kind of the examples does what it says, by the commands that users have.
@@ -74,115 +67,4 @@ func TestWorkloadsOfTheExamples(t *testing.T) {
 		return nil
 	})
 	c.verify(t, 3) // nobody has changed what is the state's
-}
-
-// The leader is killed three times while a Job of 1,000 pods runs and a Deployment of 50
-// is rolled out: every piece of work succeeds in exactly one pod, and no ReplicaSet
-// has a pod too many.
-func TestLeaderKilledDuringWorkloads(t *testing.T) {
-	const pieces, replicas, kills = 1000, 50, 3
-	c := sharedCluster(t)
-	ns := c.namespace(t, "kills")
-	kube := c.Reader().Kube
-	template := func(app, restart string) corev1.PodTemplateSpec {
-		p := pod(ns, app, "", pretended)
-		p.Spec.RestartPolicy = corev1.RestartPolicy(restart)
-		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: p.Spec}
-	}
-	indexed, completions, parallelism := batchv1.IndexedCompletion, int32(pieces), int32(100)
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "work"}, Spec: batchv1.JobSpec{
-		Completions: &completions, Parallelism: &parallelism, CompletionMode: &indexed, Template: template("work", "Never"),
-	}}
-	job.Spec.Template.Annotations = map[string]string{"fake.berth.dev/run-seconds": "1"}
-	n := int32(replicas)
-	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: &n, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template("web", "Always"),
-	}}
-	if _, err := kube.AppsV1().Deployments(ns).Create(t.Context(), web, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	rolledOut := func(ctx context.Context) error {
-		d, err := c.Reader().Kube.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if st := d.Status; st.ObservedGeneration != d.Generation || st.UpdatedReplicas != n || st.AvailableReplicas != n || st.Replicas != n {
-			return fmt.Errorf("the status is %+v", st)
-		}
-		return nil
-	}
-	c.eventually(t, "the Deployment", rolledOut)
-	if _, err := kube.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	succeeded := func(ctx context.Context) (*batchv1.Job, error) {
-		return c.Reader().Kube.BatchV1().Jobs(ns).Get(ctx, "work", metav1.GetOptions{})
-	}
-	for kill := range kills {
-		c.eventually(t, "a new template", func(ctx context.Context) error {
-			_, err := c.Reader().Kube.AppsV1().Deployments(ns).Patch(ctx, "web", "application/strategic-merge-patch+json",
-				fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"roll":"%d"}}}}}`, kill), metav1.PatchOptions{})
-			return err
-		})
-		c.eventually(t, "some of the work", func(ctx context.Context) error {
-			j, err := succeeded(ctx)
-			if err != nil {
-				return err
-			}
-			if j.Status.Succeeded < int32(pieces*kill/4+5) {
-				return fmt.Errorf("%d pieces are done", j.Status.Succeeded)
-			}
-			return nil
-		})
-		leader := c.waitLeader(t)
-		leader.Kill()
-		c.waitLeader(t)
-		c.restart(t, leader)
-	}
-	c.eventually(t, "the last rollout", rolledOut)
-	began := time.Now()
-	c.eventually(t, "the Job", func(ctx context.Context) error {
-		j, err := succeeded(ctx)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(j.Status.Conditions, func(k batchv1.JobCondition) bool { return k.Type == batchv1.JobComplete }) {
-			return fmt.Errorf("after %s the status is %+v", time.Since(began), j.Status)
-		}
-		if j.Status.Succeeded != pieces || j.Status.Failed != 0 || j.Status.CompletedIndexes != fmt.Sprintf("0-%d", pieces-1) {
-			t.Fatalf("the Job says %+v", j.Status)
-		}
-		return nil
-	})
-	pods, err := c.Reader().Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	byIndex, running := map[string]int{}, 0
-	for i := range pods.Items {
-		switch p := &pods.Items[i]; {
-		case p.Labels["app"] == "work":
-			byIndex[p.Annotations[batchv1.JobCompletionIndexAnnotation]]++
-		case p.DeletionTimestamp == nil:
-			running++
-		}
-	}
-	if len(byIndex) != pieces || running != replicas {
-		t.Errorf("%d pieces of %d, and %d pods of %d", len(byIndex), pieces, running, replicas)
-	}
-	for index, n := range byIndex {
-		if n != 1 {
-			t.Errorf("piece %s was done %d times", index, n)
-		}
-	}
-	c.verify(t, 3)
-	background := metav1.DeletePropagationBackground
-	for _, err := range []error{
-		c.Reader().Kube.AppsV1().Deployments(ns).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &background}),
-		c.Reader().Kube.BatchV1().Jobs(ns).Delete(t.Context(), "work", metav1.DeleteOptions{PropagationPolicy: &background}),
-	} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
 }

@@ -7,7 +7,12 @@ import (
 	"os/exec"
 	"strings"
 
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storageutil "k8s.io/kubernetes/pkg/apis/storage/util"
+
 	"github.com/berth-dev/berth/e2e/machine"
+	"github.com/berth-dev/berth/model"
 )
 
 // neededPrograms are those of the machine that the suite and its images need, besides what nodes do.
@@ -31,12 +36,29 @@ func startCluster(ctx context.Context, o options, dir string) (*cluster, error) 
 	}
 	c.Cluster, err = machine.Start(ctx, machine.Config{Berth: o.berth, Kubelet: o.kubelet, Dir: dir, Workers: o.workers, Images: list,
 		Pause: "registry.k8s.io/pause:3.10.2", Registries: map[string]string{suiteRegistry: c.registry.address}})
+	if err == nil && o.kubelet == "" {
+		err = c.makeDefaultClass(ctx)
+	}
 	if err != nil {
 		c.stop()
 		c.KeepLogs(o.logs)
 		return nil, err
 	}
 	return c, nil
+}
+
+// makeDefaultClass makes the StorageClass of claims that name none: directories of the nodes. Specs of StatefulSets with volumes are
+// skipped where there is no such class, as on nodes of kubelets, which have none of these volumes.
+func (c *cluster) makeDefaultClass(ctx context.Context) error {
+	_, err := c.Fleet.Reader().Kube.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta:        metav1.ObjectMeta{Name: "local", Annotations: map[string]string{storageutil.IsDefaultStorageClassAnnotation: "true"}},
+		Provisioner:       model.LocalProvisioner,
+		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("the default StorageClass: %w", err)
+	}
+	return nil
 }
 
 func (c *cluster) stop() {

@@ -100,9 +100,9 @@ run's own: ` + "`agnhost`" + `, which most specs use, ` + "`sample-apiserver`" +
 
 This page is written by that command. With every spec is said how long it took, and which Berth it was.
 
-Beside [Conformance] those groups are run that say more of scheduling, of pods and their nodes, and of controllers; of them all specs
-but those of features that Kubernetes itself has switched off, those that it calls flaky, what a kubelet uses over hours, and clustered databases. On the
-nodes of a kubelet there is nothing that carries services or answers for names, as Berth's workers do.
+Beside [Conformance] those groups are run that say more of scheduling, of pods and their nodes, of controllers, quotas and services, and of kubectl; of them all specs
+but those of features that Kubernetes itself has switched off, those that it calls flaky, what a kubelet uses over hours, and clustered databases. Claims of volumes
+that name no class get directories of the nodes (` + "`berth.dev/local`" + `), but not on the nodes of a kubelet; there nothing carries services or answers for names, either, as Berth's workers do.
 
 `
 

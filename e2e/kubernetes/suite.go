@@ -28,13 +28,14 @@ const (
 	serial = "Serial"
 	// scheduling are the specs that are about what Berth is for.
 	scheduling = `\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
-	// groups are more of what pods, their nodes, and controllers do.
-	groups = `\[sig-(node|apps|network|instrumentation|api-machinery|storage)\] (\[(Serial|NodeConformance|FeatureGate:\w+)\] )*(` +
+	// groups are more of what pods, their nodes, controllers, services and kubectl do.
+	groups = `\[sig-(node|apps|network|instrumentation|api-machinery|storage|cli)\] (\[(Serial|NodeConformance|FeatureGate:\w+)\] )*(` +
 		`Pods|Pods? Extended|Probing (restartable init )?container|(Restartable Init )?Container Lifecycle Hook|Lifecycle [Ss]leep|PreStop|` +
 		`Ephemeral Containers|Container Runtime|[Kk]ubelet|Downward API|Security Context|Sysctls|RuntimeClass|PrivilegedPod|` +
 		`(PLR )?Pod InPlace Resize|PodOSRejection|PodRejectionStatus|Override hostname of Pod|Events|` +
 		`Deployment|ReplicaSet|ReplicationController|StatefulSet|Daemon set|Job|CronJob|TTLAfterFinished|` +
-		`EndpointSlice|ServerSideApply|FieldValidation|Servers with support for|PersistentVolumes-local)\b`
+		`EndpointSlice|Services|ServerSideApply|FieldValidation|Servers with support for|ResourceQuota|Garbage collector|` +
+		`PersistentVolumes-local|[Kk]ubectl)\b`
 	// focused are the specs that are counted unless others are asked for.
 	focused = `\[Conformance\]|` + scheduling + `|` + groups
 	// kubelets are those of them that run on nodes of Kubernetes' own kubelet, too.
