@@ -48,7 +48,7 @@ type registration struct {
 func (i *Informer) begin(v *fsm.View) {
 	i.rows.scan(v, "", func(key string, o any) bool {
 		i.shown(o)
-		if i.rows.Rests != nil && i.rows.Rests(o) {
+		if i.rows.Rests != nil && i.rows.Rests(v, o) {
 			i.later.add(key, o)
 			return true
 		}

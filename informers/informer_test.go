@@ -64,7 +64,7 @@ func TestHandlersAreToldEverything(t *testing.T) {
 	for _, rows := range []*Rows{pods(), Plain(worldtest.ControllerRevisions), Plain("statefulsets"), Plain("services")} {
 		f.Add(rows)
 		if rows.table != podTable {
-			rows.Rests = func(o any) bool { return len(o.(metav1.Object).GetName())%2 == 0 }
+			rows.Rests = func(_ *fsm.View, o any) bool { return len(o.(metav1.Object).GetName())%2 == 0 }
 		}
 	}
 	known := map[*Informer]*told{}

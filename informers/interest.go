@@ -3,6 +3,7 @@ package informers
 import (
 	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -84,9 +85,11 @@ func (i *Interest) count(o *fsm.Object, by int) {
 // alone that nobody keeps, or that are not at rest.
 func (i *Interest) looksItself() bool { return i != nil && i.pods == nil }
 
-// atRest: a controller's pod that runs, is ready, and that nobody but its controller has something to do with.
+// atRest: a controller's pod that runs, is ready, and that nobody but its controller has something to do with. A Job counts its pods by a
+// finalizer, when they have ended.
 func atRest(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && len(pod.Finalizers) == 0 && !model.Terminating(pod) && metav1.GetControllerOfNoCopy(pod) != nil && model.Ready(pod)
+	held := slices.ContainsFunc(pod.Finalizers, func(name string) bool { return name != batchv1.JobTrackingFinalizer })
+	return pod.Status.Phase == corev1.PodRunning && !held && !model.Terminating(pod) && metav1.GetControllerOfNoCopy(pod) != nil && model.Ready(pod)
 }
 
 // has says whether a controller may have something to do with a pod. Either is nil for

@@ -37,13 +37,21 @@ func (l *later) add(key string, o any) {
 
 // order has what was changed last come first, and what was changed at once by its keys.
 func (l *later) order() {
-	revisions := make(map[string]uint64, len(l.keys))
-	for _, key := range l.keys {
+	type keyAt struct {
+		key      string
+		revision uint64
+	}
+	all := make([]keyAt, len(l.keys))
+	for n, key := range l.keys {
+		all[n].key = key
 		if o, ok := l.objects[key].(metav1.Object); ok {
-			revisions[key], _ = strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+			all[n].revision, _ = strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 		}
 	}
-	slices.SortStableFunc(l.keys, func(a, b string) int { return cmp.Compare(revisions[b], revisions[a]) })
+	slices.SortStableFunc(all, func(a, b keyAt) int { return cmp.Compare(b.revision, a.revision) })
+	for n := range all {
+		l.keys[n] = all[n].key
+	}
 }
 
 // take gives the object of a key, if it waits, and forgets it.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -28,7 +29,7 @@ func TestWhatRestsIsToldLater(t *testing.T) {
 	}
 	f := NewFeed(w)
 	rows := Plain("services")
-	rows.Rests = func(o any) bool { return o.(metav1.Object).GetName() != name(busy) }
+	rows.Rests = func(_ *fsm.View, o any) bool { return o.(metav1.Object).GetName() != name(busy) }
 	i := f.Add(rows)
 	var told []string
 	note := func(what string) func(o any) {
@@ -99,12 +100,16 @@ func TestPodsAtRestAreFound(t *testing.T) {
 		by     *Interest
 		told   bool
 	}{
-		"at rest":        {func(*corev1.Pod) {}, sets, false},
-		"not ready":      {func(p *corev1.Pod) { p.Status.Conditions = nil }, sets, true},
-		"ended":          {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, sets, true},
-		"about to end":   {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, sets, true},
-		"nobody's":       {func(p *corev1.Pod) { p.OwnerReferences = nil }, sets, true},
-		"held":           {func(p *corev1.Pod) { p.Finalizers = []string{"example.com/mine"} }, sets, true},
+		"at rest":      {func(*corev1.Pod) {}, sets, false},
+		"not ready":    {func(p *corev1.Pod) { p.Status.Conditions = nil }, sets, true},
+		"ended":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, sets, true},
+		"about to end": {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, sets, true},
+		"nobody's":     {func(p *corev1.Pod) { p.OwnerReferences = nil }, sets, true},
+		"held":         {func(p *corev1.Pod) { p.Finalizers = []string{"example.com/mine"} }, sets, true},
+		"counted":      {func(p *corev1.Pod) { p.Finalizers = []string{batchv1.JobTrackingFinalizer} }, sets, false},
+		"ended, to be counted": {func(p *corev1.Pod) {
+			p.Finalizers, p.Status.Phase = []string{batchv1.JobTrackingFinalizer}, corev1.PodSucceeded
+		}, sets, true},
 		"of elsewhere":   {func(p *corev1.Pod) { p.Namespace, p.OwnerReferences = "b", nil }, sets, false},
 		"by no interest": {func(*corev1.Pod) {}, nil, true},
 		"with a claim": {func(p *corev1.Pod) {

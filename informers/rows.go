@@ -20,7 +20,7 @@ type Rows struct {
 	Indexes map[string]Index
 	// Rests says of an object that nothing seems to be left to do for it, so that its handlers may be told a while later that
 	// it is there (later.go); nil: of none.
-	Rests func(o any) bool
+	Rests func(v *fsm.View, o any) bool
 }
 
 // Index finds objects by a value, as an index of client-go's does.
