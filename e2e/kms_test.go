@@ -191,6 +191,7 @@ func (c *cluster) ready(t *testing.T, s *fleet.Process, is bool) {
 // A plugin keeps the key of secrets: no file has them in clear; its key is changed while the server serves, and the one before
 // is forgotten; without the plugin everything else goes on, and when it is back all is well by itself.
 func TestSecretsByKMS(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	const secret = "the-wren-sings-for-nobody"
 	k := newKeeper(t)
 	k.start(t)

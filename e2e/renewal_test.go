@@ -70,6 +70,7 @@ func (c *cluster) aged(t *testing.T, w *fleet.Process, age, left time.Duration) 
 // A worker's certificate is about to end. It gets another one by itself, with another key, while it runs; when the one before
 // has ended its node is ready as before, its pod was never started again, and it is spoken to.
 func TestCertificateIsRenewedInTime(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c, s, workers := joined(t, 1)
 	w := workers[0]
 	namespace := c.namespace(t, "renewed")

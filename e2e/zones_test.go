@@ -41,6 +41,7 @@ type zones struct {
 // its node is out of service, and not before (PD11). Pods of a node that is gone have failed before they go (GC2), and of those that
 // have ended the first go that were evicted, and then the oldest (GC1).
 func TestZonesThatAreLost(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	in := func(zone string) string { return fmt.Sprintf("labels = { %q = %q }", corev1.LabelTopologyZone, zone) }
 	c := newCluster(t, server("server-1", "bootstrap_expect = 1", fmt.Sprintf("scheduler { node_grace = %q }", zoneGrace)),
 		worker("b-well", fakeRuntime, in("b")), worker("d-well", fakeRuntime, in("d"), "max_pods = 20000"))
