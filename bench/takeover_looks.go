@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-dev/berth/api/operator"
 )
 
 // looks is how many objects each of a server's controllers has worked on since its process began, by the name of its queue.
@@ -127,47 +129,30 @@ func (ps *processes) footprints(ctx context.Context) (map[*process]footprint, er
 
 const mebibyte = 1 << 20
 
-// weigh gives what the leader holds, and a follower, which has the same state.
-func (t *takeover) weigh(ctx context.Context) (leads, follows footprint, err error) {
-	leader, _, err := t.servers.awaitLeader(ctx, 0)
-	if err != nil {
-		return leads, follows, err
-	}
-	all, err := t.servers.footprints(ctx)
-	if err != nil {
-		return leads, follows, err
-	}
-	for _, p := range t.servers.others(leader) {
-		follows.live += all[p].live / float64(len(all)-1)
-		follows.resident += all[p].resident / float64(len(all)-1)
-	}
-	return all[leader], follows, nil
-}
-
-// memory tells what the controllers hold: what a leader has more than it would have without them, with the same state. All servers begin
-// anew before it is weighed each time.
+// memory tells what a server that leads holds with its controllers, and without them. It is one server, which begins anew from its disk each time:
+// what the state takes depends on how a server came by it.
 func (t *takeover) memory(ctx context.Context) error {
+	var leads *process
 	for _, c := range []struct {
 		how         string
 		controllers []string
 	}{{"with controllers", nil}, {"without them", []string{"-job"}}} { // of a list without * those that it names are run alone
-		if err := t.beginAnew(ctx, c.controllers); err != nil {
+		if err := t.beginAnew(ctx, c.controllers, &leads); err != nil {
 			return err
 		}
-		leads, follows, err := t.weigh(ctx)
+		all, err := t.servers.footprints(ctx)
 		if err != nil {
 			return err
 		}
-		t.figure("heap of the leader, "+c.how, leads.live/mebibyte, "MiB")
-		t.figure("heap of a follower, "+c.how, follows.live/mebibyte, "MiB")
-		t.figure("resident, the leader, "+c.how, leads.resident/mebibyte, "MiB")
-		t.figure("resident, a follower, "+c.how, follows.resident/mebibyte, "MiB")
+		t.figure("heap of a leader, "+c.how, all[leads].live/mebibyte, "MiB")
+		t.figure("resident, "+c.how, all[leads].resident/mebibyte, "MiB")
 	}
 	return nil
 }
 
-// beginAnew stops all servers and starts them with these controllers. It waits until they agree, and what runs has looked at all.
-func (t *takeover) beginAnew(ctx context.Context, controllers []string) error {
+// beginAnew stops all servers and starts them with these controllers. It waits until they agree, and what runs has looked at all. The one that has led
+// before, if one has, leads.
+func (t *takeover) beginAnew(ctx context.Context, controllers []string, leads **process) error {
 	for _, p := range t.servers.servers {
 		if err := p.kill(); err != nil {
 			return err
@@ -183,10 +168,20 @@ func (t *takeover) beginAnew(ctx context.Context, controllers []string) error {
 	if err != nil {
 		return err
 	}
+	if *leads == nil {
+		*leads = leader
+	}
 	if len(controllers) == 0 {
 		if _, err := t.awaitLooks(ctx, leader, looks{}); err != nil {
 			return err
 		}
 	}
-	return t.awaitAgreement(ctx, leader)
+	if err := t.awaitAgreement(ctx, leader); err != nil || leader == *leads {
+		return err
+	}
+	body := fmt.Appendf(nil, `{"id":%q}`, (*leads).name)
+	if _, err := leader.rest().Post().AbsPath(operator.PathTransferLeader).Body(body).DoRaw(ctx); err != nil {
+		return fmt.Errorf("have %s lead instead of %s: %w", (*leads).name, leader.name, err)
+	}
+	return nil
 }
