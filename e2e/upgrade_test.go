@@ -76,6 +76,7 @@ const heldBack = "  max_log_version = 20"
 // load, whoever leads, and their states are equal; one after the other is upgraded
 // in place, and one goes back, and nothing that was acknowledged is lost.
 func TestUpgrade(t *testing.T) {
+	t.Parallel() // an earlier version is built first, which takes most of its time
 	earlier := buildEarlier(t)
 	dir, err := os.MkdirTemp(root, "upgrade-")
 	if err != nil {

@@ -33,6 +33,8 @@ var causes = []cause{
 		"The volume's path is a block device without a file system, which Berth's workers neither make nor mount ([volumes.md](volumes.md))."},
 	{"[sig-storage] PersistentVolumes-local [Volume type: block] ", "",
 		"Berth's workers have no volumes that are block devices ([volumes.md](volumes.md)); a kubelet's node has."},
+	{"[sig-cli] Kubectl client Kubectl get componentstatuses", "",
+		"Kubernetes has deprecated them since 1.19, and Berth has none: `/readyz` of a server and `berth operator` say how servers are."},
 	{"[sig-node] kubelet kubectl get --raw", "Failed to find", nodeLogs},
 	{"[sig-node] kubelet kubectl get --raw", "error reading SSH key", nodeLogs},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
