@@ -42,6 +42,10 @@ func TestFirstWords(t *testing.T) {
 	if got := firstWords(said); got != "Verifying it. Pod: an object … : [ oom_score_adj value 0 ]" {
 		t.Error(got)
 	}
+	ran := "error running /some/where/bin/kubectl --server=https://10.0.0.1:1 --kubeconfig=/tmp/x/kubeconfig --namespace=n get componentstatuses:\nCommand stdout"
+	if got := firstWords(ran); got != "error running kubectl --namespace=n get componentstatuses: Command stdout" {
+		t.Error(got)
+	}
 }
 
 // A cause that knows what is said is of those that say it, and others of the same name may pass.

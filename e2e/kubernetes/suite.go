@@ -284,13 +284,16 @@ var (
 	dump    = regexp.MustCompile(`(?s)<\*[\w.]+ \| 0x[0-9a-f]+>:.*`)
 )
 
+// command is how a program was run that is a file of the machine's, and by what it reached the run's own cluster: the next run has others.
+var command = regexp.MustCompile(`running /\S*/([\w-]+)(?: --(?:server|kubeconfig)=\S+)*`)
+
 // whyBytes bounds what is told of a failure.
 const whyBytes = 300
 
 // firstWords is what a failure says, in one line.
 func firstWords(text string) string {
 	text = object.ReplaceAllString(wrapped.ReplaceAllString(text, ""), "an object …")
-	text = dump.ReplaceAllString(text, "an object …")
+	text = command.ReplaceAllString(dump.ReplaceAllString(text, "an object …"), "running $1")
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > whyBytes {
 		text = strings.ToValidUTF8(text[:whyBytes], "") + " …"
