@@ -132,56 +132,57 @@ const mebibyte = 1 << 20
 // memory tells what a server that leads holds with its controllers, and without them. It is one server, which begins anew from its disk each time:
 // what the state takes depends on how a server came by it.
 func (t *takeover) memory(ctx context.Context) error {
-	var leads *process
+	var leader *process
 	for _, c := range []struct {
 		how         string
 		controllers []string
 	}{{"with controllers", nil}, {"without them", []string{"-job"}}} { // of a list without * those that it names are run alone
-		if err := t.beginAnew(ctx, c.controllers, &leads); err != nil {
+		var err error
+		if leader, err = t.beginAnew(ctx, c.controllers, leader); err != nil {
 			return err
 		}
 		all, err := t.servers.footprints(ctx)
 		if err != nil {
 			return err
 		}
-		t.figure("heap of a leader, "+c.how, all[leads].live/mebibyte, "MiB")
-		t.figure("resident, "+c.how, all[leads].resident/mebibyte, "MiB")
+		t.figure("heap of a leader, "+c.how, all[leader].live/mebibyte, "MiB")
+		t.figure("resident, "+c.how, all[leader].resident/mebibyte, "MiB")
 	}
 	return nil
 }
 
-// beginAnew stops all servers and starts them with these controllers. It waits until they agree, and what runs has looked at all. The one that has led
-// before, if one has, leads.
-func (t *takeover) beginAnew(ctx context.Context, controllers []string, leads **process) error {
+// beginAnew stops all servers and starts them with these controllers. It waits until they agree, and what runs has looked at all. It gives who leads
+// then: wanted, unless that is nil.
+func (t *takeover) beginAnew(ctx context.Context, controllers []string, wanted *process) (*process, error) {
 	for _, p := range t.servers.servers {
 		if err := p.kill(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	t.servers.settings.Controllers = controllers
 	for _, p := range t.servers.servers {
 		if err := errors.Join(t.servers.furnish(p), p.start(t.Program)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	leader, _, err := t.servers.awaitLeader(ctx, 0)
 	if err != nil {
-		return err
-	}
-	if *leads == nil {
-		*leads = leader
+		return nil, err
 	}
 	if len(controllers) == 0 {
 		if _, err := t.awaitLooks(ctx, leader, looks{}); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := t.awaitAgreement(ctx, leader); err != nil || leader == *leads {
-		return err
+	if err := t.awaitAgreement(ctx, leader); err != nil {
+		return nil, err
 	}
-	body := fmt.Appendf(nil, `{"id":%q}`, (*leads).name)
+	if wanted == nil || wanted == leader {
+		return leader, nil
+	}
+	body := fmt.Appendf(nil, `{"id":%q}`, wanted.name)
 	if _, err := leader.rest().Post().AbsPath(operator.PathTransferLeader).Body(body).DoRaw(ctx); err != nil {
-		return fmt.Errorf("have %s lead instead of %s: %w", (*leads).name, leader.name, err)
+		return nil, fmt.Errorf("have %s lead instead of %s: %w", wanted.name, leader.name, err)
 	}
-	return nil
+	return wanted, nil
 }

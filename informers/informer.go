@@ -39,9 +39,8 @@ func New(r *Rows, view func() *fsm.View) *Informer {
 // registration is a handler of an informer.
 type registration struct {
 	*Informer
-	handler     cache.ResourceEventHandler
-	interest    *Interest // in pods; nil: in all that the informer tells of
-	looksItself bool      // for those that it keeps pods for
+	handler  cache.ResourceEventHandler
+	interest *Interest // in pods; nil: in all that the informer tells of
 }
 
 // begin tells the handlers what there is, but for what can wait: of that it tells the first.
@@ -66,7 +65,7 @@ func (i *Informer) tellOf(o any) {
 	pod, ok := o.(*corev1.Pod)
 	resting := ok && atRest(pod)
 	for _, r := range i.registered {
-		if !(resting && r.looksItself) && r.interest.has(nil, o) {
+		if !(resting && r.interest.looksItself()) && r.interest.has(nil, o) {
 			r.handler.OnAdd(o, true)
 		}
 	}
@@ -113,7 +112,7 @@ func (i *Informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 	if i.HasSynced() {
 		return nil, errBegun
 	}
-	r := &registration{i, h, i.interest, i.interest.looksItself()}
+	r := &registration{i, h, i.interest}
 	i.registered = append(i.registered, r)
 	return r, nil
 }

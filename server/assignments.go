@@ -26,11 +26,7 @@ func (s *Server) WorkerAssignments(ctx context.Context, node string, since int64
 			if _, there := view.Nodes.Get(node); !there {
 				return nil, rpc.ErrNodeGone
 			}
-			if s.knows(view, node, since, told) {
-				a := &rpc.Assignments{Revision: view.Revision()}
-				return a, tellLabels(a, view, node)
-			}
-			return assignmentsOf(view, node)
+			return assignmentsOf(view, node, !s.knows(view, node, since, told))
 		}
 		if err := s.state.Feed().Wait(ctx, view.Revision()); err != nil {
 			return nil, fmt.Errorf("waiting for revision %d: %w", since, err)
@@ -73,11 +69,17 @@ func podOf(row any, node string) bool {
 	return ok && pod.Spec.NodeName == node
 }
 
-func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
-	a := &rpc.Assignments{Full: true, Revision: view.Revision()}
-	err := tellLabels(a, view, node)
-	if err != nil {
-		return nil, err
+// assignmentsOf is what a worker is sent: its node's labels, and its pods if full.
+func assignmentsOf(view *fsm.View, node string, full bool) (*rpc.Assignments, error) {
+	a := &rpc.Assignments{Full: full, Revision: view.Revision()}
+	var err error
+	if n, ok := view.Nodes.Get(node); ok {
+		if a.Node, err = labelsOf(n); err != nil {
+			return nil, err
+		}
+	}
+	if !full {
+		return a, nil
 	}
 	view.PodsOnNode(node, func(pod *corev1.Pod) bool {
 		var raw []byte
@@ -87,13 +89,6 @@ func assignmentsOf(view *fsm.View, node string) (*rpc.Assignments, error) {
 		return err == nil
 	})
 	return a, err
-}
-
-func tellLabels(a *rpc.Assignments, view *fsm.View, node string) (err error) {
-	if n, ok := view.Nodes.Get(node); ok {
-		a.Node, err = labelsOf(n)
-	}
-	return err
 }
 
 // labelsOf is what a worker is told of its node: by its labels the worker admits pods.
