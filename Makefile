@@ -12,7 +12,7 @@ JOBS         ?= 2
 # Packages whose tests start goroutines that share state.
 RACE         := ./fsm ./sched/... ./raftnode ./cluster ./rpc ./worker/... ./apiserver ./server ./agent
 
-.PHONY: help build shim test race lint check fuzz containers e2e e2e-vm e2e-crio crio-programs kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mines sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage gosec
+.PHONY: help build shim test race lint vet modules check fuzz containers e2e e2e-vm e2e-crio crio-programs kubelet kubelet-program bench-kubelet upgrade conformance bench bench-paired bench-beside damage sim sim-long sim-mines sim-mutants chaos chaos-workloads faults demo sweep worst clean ecosystem sim-coverage gosec
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,7 +130,9 @@ ecosystem: build containers ## tools and operators of others, unchanged, on Bert
 	test '$(TOOLS_BUILT)' = yes || (cd $(ECOSYSTEM) && go run ./build -into '$(TOOLS)' -jobs $(JOBS) $(BUILD))
 	cd $(ECOSYSTEM) && go test -count=1 -vet=off -timeout 60m . -v -run '$(ONLY)' -berth '$(CURDIR)/bin/berth' -tools '$(TOOLS)'
 
-check: lint gosec ## formatting, vet, go.mod, gosec: what must hold before anything is tested
+# To look for modules waits for the network, and the other two for the processor.
+check: ## formatting, vet, go.mod, gosec: what must hold before anything is tested
+	$(MAKE) -j 3 --output-sync=target vet modules gosec
 
 # What is right as it is says so where it stands (#nosec), with the reason. Left out as a whole are rules that know nothing of what
 # they are about:
@@ -146,9 +148,13 @@ gosec: ## gosec's rules over all that is shipped
 
 # What these are made of is needed for no other check, and hundreds of megabytes: of them it is seen only whether what they name fits together.
 APART        := e2e/crio e2e/ecosystem/operator $(patsubst %/go.mod,%,$(wildcard e2e/ecosystem/tools/*/go.mod))
-lint: ## formatting, vet, and that every go.mod is as its module needs it
+lint: vet modules ## formatting, vet, and that every go.mod is as its module needs it
+
+vet:
 	@out="$$(gofmt -l $$(git ls-files '*.go'))"; if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	go vet -p $(JOBS) ./...
+
+modules:
 	go mod verify >/dev/null
 	@for at in $$(git ls-files go.mod '*/go.mod' | xargs -n 1 dirname); do \
 	  case ' $(APART) ' in *" $$at "*) check='go list -mod=readonly -m all' ;; *) check='go mod tidy -diff' ;; esac; \

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,6 +28,11 @@ func TestMain(m *testing.M) {
 			err = build()
 		}
 		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		// Those that run beside others wait, mostly. The command line's -parallel comes after it.
+		if err := flag.Set("test.parallel", "4"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -40,6 +40,7 @@ spec:
 // PD12: a node that somebody else made gets pods when its status says that it is
 // ready, lives by its lease, and is lost when nothing of it is written any more.
 func TestANodeThatSomebodyElseMade(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	const grace = 4 * time.Second
 	c := newCluster(t, server("server-1", "bootstrap_expect = 1", fmt.Sprintf("scheduler { node_grace = %q }", grace)))
 	ctx := t.Context()
@@ -132,6 +133,7 @@ func TestANodeThatSomebodyElseMade(t *testing.T) {
 
 // A worker that is stopped in order has left gossip, and one that was killed has failed.
 func TestAWorkerThatIsStoppedLeaves(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), worker("worker-1"), worker("worker-2"))
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)

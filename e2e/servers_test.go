@@ -25,6 +25,7 @@ const quickAutopilot = `autopilot { server_stabilization_time = "1s" }`
 // What docs/operations.md tells operators to do, done: a snapshot and its
 // restore, servers that come and go, and a quorum that is lost for good.
 func TestServersAndTheirState(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c := newCluster(t,
 		server("server-1", "bootstrap_expect = 3", quickAutopilot),
 		server("server-2", "bootstrap_expect = 3", quickAutopilot),

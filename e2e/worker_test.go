@@ -22,6 +22,7 @@ const graceSeconds = 4
 
 // A worker's death is not its pods': the next one of its name takes them over.
 func TestWorkerKilledAndBack(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c := newCluster(t,
 		server("server-1", "bootstrap_expect = 1", fmt.Sprintf("scheduler { node_grace = \"%ds\" }", graceSeconds)),
 		worker("worker-1", `labels = { disk = "ssd" }`),
