@@ -207,3 +207,51 @@ value: 1000
 	}
 	c.berth(t, "delete", "pv/by-hand", "priorityclass/by-hand", "--timeout=60s")
 }
+
+// A volume of a zone is not used on a node of another; its pod waits, says so, and is placed when the node comes into the
+// zone (VolumeZone).
+func TestVolumesOfAZone(t *testing.T) {
+	c := sharedCluster(t)
+	s := newSets(t, c, "of-a-zone")
+	c.berth(t, "label", "node", "worker-2", "topology.kubernetes.io/zone=near")
+	defer c.berth(t, "label", "node", "worker-2", "topology.kubernetes.io/zone-")
+	c.berthIn(t, fmt.Sprintf(`
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: of-a-zone, labels: {topology.kubernetes.io/zone: faraway}}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Gi}
+  persistentVolumeReclaimPolicy: Retain
+  hostPath: {path: %s}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: %[2]s}
+spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeName: of-a-zone, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: user, namespace: %[2]s}
+spec:
+  nodeSelector: {kubernetes.io/hostname: worker-2}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: none, command: [/bin/sh, -c, 'exec sleep 36000'], volumeMounts: [{name: data, mountPath: /data}]}
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: data}}
+`, t.TempDir(), s.ns), "apply", "-f", "-")
+	const why = "node(s) had no available volume zone"
+	s.eventually(t, "the pod to wait", func(context.Context) error {
+		out := s.kubectl("get", "pod", "user", "-o", "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}")
+		if !strings.Contains(out, why) {
+			return fmt.Errorf("it says %q", out)
+		}
+		return nil
+	})
+	has(t, "why", s.kubectl("why", "user"), why)
+	c.berth(t, "label", "--overwrite", "node", "worker-2", "topology.kubernetes.io/zone=faraway")
+	c.waitRunning(t, s.ns, "user")
+	s.kubectl("delete", "pod/user", "pvc/data", "--timeout=60s")
+	c.berth(t, "delete", "pv/of-a-zone", "--timeout=60s")
+}
