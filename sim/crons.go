@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -33,7 +34,7 @@ func (u *user) schedule(ctx context.Context) {
 		{ticking, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.ForbidConcurrent}},
 		{chiming, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.AllowConcurrent, StartingDeadlineSeconds: &deadline}},
 	} {
-		cron.spec.Schedule, cron.spec.SuccessfulJobsHistoryLimit = "* * * * *", &few
+		cron.spec.Schedule, cron.spec.SuccessfulJobsHistoryLimit = fmt.Sprintf("*/%d * * * *", u.world.config.Pace.chimes/time.Minute), &few
 		cron.spec.JobTemplate.Spec = jobOf(cron.name, 3)
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.BatchV1().CronJobs(space).Create(ctx, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: cron.name}, Spec: cron.spec}, metav1.CreateOptions{})
@@ -55,7 +56,7 @@ func (u *user) suspend(ctx context.Context) {
 // lookAtCrons: of a time of the schedule the Job is made, once somebody has led for a while within the deadline.
 func (w *World) lookAtCrons(m *machine, v *fsm.View) {
 	now := time.Now()
-	at := now.Truncate(time.Minute)
+	at := now.Truncate(w.config.Pace.chimes)
 	from := at
 	if m.serves().After(at) {
 		from = m.serves()
