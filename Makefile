@@ -27,9 +27,9 @@ shim:
 demo: build ## a cluster, a preemption, and the leader killed in its middle
 	bin/berth demo
 
-# lint vets everything with every analyser; to vet again would take minutes.
+# lint vets everything with every analyser; to vet again would take minutes. The end-to-end tests take longest, so they begin first.
 test: containers shim ## every test, the end-to-end ones and simulated worlds included
-	go test -vet=off -p $(JOBS) -timeout 30m ./...
+	go test -vet=off -p $(JOBS) -timeout 40m ./e2e ./...
 	$(MAKE) sim SEEDS=1-2 FRESH=2 SOME=0 MINUTES=1
 
 race: ## the concurrent packages under the race detector
