@@ -127,16 +127,3 @@ func TestFetchError(t *testing.T) {
 		}
 	}
 }
-
-// The same thing said again of the same pod is the same event.
-func TestEventNames(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1"}}
-	at := metav1.Now().Time
-	a, b := newEvent(pod, "Normal", "Pulled", "m", at), newEvent(pod, "Normal", "Pulled", "m", at.Add(1e9))
-	if a.Name != b.Name || a.Namespace != "default" {
-		t.Errorf("%s and %s are one event", a.Name, b.Name)
-	}
-	if c := newEvent(pod, "Normal", "Pulled", "n", at); c.Name == a.Name {
-		t.Error("two messages are one event")
-	}
-}

@@ -25,6 +25,8 @@ const (
 	// eventAge is how old a worker may say that an event is: it may have been
 	// alone for so long.
 	eventAge = time.Hour
+	// nodeAgent is who tells a worker's events: by that name tools look for what a node's agent says.
+	nodeAgent = "kubelet"
 )
 
 // reportedEvents turns a worker's events into proposals. One that has happened
@@ -90,8 +92,8 @@ func workerEvent(view *fsm.View, node string, raw []byte, now time.Time) *corev1
 	e := &corev1.Event{
 		InvolvedObject: about, Type: corev1.EventTypeNormal, Count: 1,
 		Reason: model.CutText(said.Reason, maxEventReason), Message: model.CutText(said.Message, maxEventMessage),
-		Source:              corev1.EventSource{Component: "berth-worker", Host: node},
-		ReportingController: "berth-worker", ReportingInstance: node,
+		Source:              corev1.EventSource{Component: nodeAgent, Host: node},
+		ReportingController: nodeAgent, ReportingInstance: node,
 	}
 	if said.Type == corev1.EventTypeWarning {
 		e.Type = said.Type

@@ -106,7 +106,7 @@ func TestHostileWorker(t *testing.T) {
 	}
 	e := got[0]
 	if e.Namespace != "default" || e.Name == "chosen" || e.Annotations != nil || e.Finalizers != nil || e.Type != "Normal" ||
-		len(e.Message) > maxEventMessage || e.Source.Component != "berth-worker" || e.Count != 1 || time.Until(e.LastTimestamp.Time) > time.Minute {
+		len(e.Message) > maxEventMessage || e.Source.Component != nodeAgent || e.Count != 1 || time.Until(e.LastTimestamp.Time) > time.Minute {
 		t.Errorf("taken as it was said: %+v", e)
 	}
 	if got := told(&rpc.StatusBatch{Events: [][]byte{eventOf(t, corev1.ObjectReference{Kind: "Node", Name: "mine"}, nil)}}); len(got) != 1 {

@@ -10,15 +10,12 @@ type cause struct {
 }
 
 const (
-	sources   = "The events are there. Their sources are called `berth` and `berth-worker`, and the spec looks for `default-scheduler` and `kubelet`."
 	nodeLogs  = "They are about the logs of a kubelet as systemd keeps them, and reach nodes by SSH."
 	hostUsers = "Berth's workers have no user namespaces for pods: `hostUsers: false` is refused ([pods.md](pods.md))."
 )
 
 // causes are known and told; a failure that none explains makes the run fail.
 var causes = []cause{
-	{"[sig-node] Events should be sent by kubelets and the scheduler", "", sources},
-	{"[sig-node] Pods Extended Pod Container lifecycle should not create extra sandbox", "", sources},
 	{"[sig-node] PodRejectionStatus", "", "The pod asks for more processors than Berth admits in a request ([limits.md](limits.md))."},
 	{"[sig-node] Sysctls [LinuxOnly] [NodeConformance] should not launch unsafe", "",
 		"A pod that asks for what its node does not have waits and says so ([pods.md](pods.md)); a kubelet has it fail."},
