@@ -37,8 +37,9 @@ func badPods(t *testing.T, c *cluster, d realDaemon) {
 
 	t.Run("a mount over a file", func(t *testing.T) {
 		create(t, kube, imaged("over-file", "true", never, volume("data", "/etc/passwd", emptyDir)))
-		if d != nil && *crioPrograms != "" { // it looks when it makes the container
-			c.waitFor(t, "over-file", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "CreateContainerError" })
+		if d == nil || *crioPrograms != "" { // they look when they make the container
+			p := c.waitFor(t, "over-file", "to wait", func(p *corev1.Pod) bool { return waiting(p) == "CreateContainerError" })
+			has(t, "what it is told", p.Status.ContainerStatuses[0].State.Waiting.Message, "/etc/passwd")
 		} else {
 			p := c.waitFor(t, "over-file", "to fail", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 			if x := p.Status.ContainerStatuses[0].State.Terminated; x.Reason != "StartError" || x.ExitCode != 128 || !strings.Contains(x.Message, "/etc/passwd") {
@@ -147,12 +148,11 @@ func serveImage(t *testing.T, image *imagepack.Image, user, secret string) strin
 func neverBegan(t *testing.T, c *cluster) {
 	kube := c.Reader().Kube
 	needs := []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "nowhere"}}}}
-	create(t, kube, imaged("unborn", "true", func(p *corev1.Pod) { p.Spec.Containers[0].EnvFrom = needs }),
-		imaged("unborn-init", "true", func(p *corev1.Pod) {
-			first, second := p.Spec.Containers[0], p.Spec.Containers[0]
-			first.Name, first.EnvFrom, second.Name = "first", needs, "second"
-			p.Spec.InitContainers = []corev1.Container{first, second}
-		}))
+	inits := imaged("unborn-init", "true")
+	first, second := inits.Spec.Containers[0], inits.Spec.Containers[0]
+	first.Name, first.EnvFrom, second.Name = "first", needs, "second"
+	inits.Spec.InitContainers = []corev1.Container{first, second}
+	create(t, kube, inits, imaged("unborn", "true", func(p *corev1.Pod) { p.Spec.Containers[0].EnvFrom = needs }))
 	const why = "CreateContainerConfigError"
 	c.waitFor(t, "unborn", "to wait", func(p *corev1.Pod) bool { return waiting(p) == why })
 	c.waitFor(t, "unborn-init", "to wait", func(p *corev1.Pod) bool {
