@@ -136,6 +136,13 @@ func badAgents(t *testing.T, c *cluster) {
 			return edited(t, c, work2, c.GossipKey, "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
 		}, []string{"it most likely uses another gossip encryption key"}},
 		{"a gossip key that is none", func(t *testing.T) string { return edited(t, c, two, c.GossipKey, "secret") }, []string{"encryption_key", "gossip-key"}},
+		{"a container runtime that is no socket", func(t *testing.T) string {
+			file := filepath.Join(c.Dir, "no-socket")
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return edited(t, c, work2, `runtime = "process"`, fmt.Sprintf("runtime = \"cri\"\ncri {\n  endpoint = %q\n}", "unix://"+file))
+		}, []string{"no-socket", "is not a socket"}},
 		{"expired certificate", func(t *testing.T) string {
 			return edited(t, c, two, "server-server-2.pem", filepath.Base(expired.Cert), "server-server-2-key.pem", filepath.Base(expired.Key))
 		}, []string{filepath.Base(expired.Cert), "expired on"}},

@@ -39,6 +39,7 @@ type realDaemon interface {
 	daemon
 	KillShim(ctx context.Context, podUID string) error
 	Running(ctx context.Context) ([]string, error)
+	BreakNetwork() (repair func() error, err error)
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.
@@ -285,6 +286,8 @@ func TestRealContainers(t *testing.T) {
 		c.hasEvent(t, "nowhere", "Failed", "Failed to pull image")
 		c.hasEvent(t, "serves", "Pulled", "already present on machine")
 	})
+
+	t.Run("images for those who have a secret", func(t *testing.T) { secretPulls(t, c) })
 
 	t.Run("the node tells its images and its runtime", func(t *testing.T) {
 		n, err := kube.CoreV1().Nodes().Get(t.Context(), "worker-1", metav1.GetOptions{})

@@ -28,7 +28,7 @@ func TestPodLife(t *testing.T) {
 }
 
 // podLife tests a worker of processes, or of real containers.
-func podLife(t *testing.T, d daemon) {
+func podLife(t *testing.T, d realDaemon) {
 	w := worker("worker-1", `capacity { cpu = "8" }`)
 	if d != nil {
 		w = criWorker(d, "worker-1", "cri")
@@ -47,11 +47,16 @@ func podLife(t *testing.T, d daemon) {
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
 		"entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
-		"labelled": labelled, "resized": resized,
+		"labelled": labelled, "resized": resized, "never began": neverBegan,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
 	t.Run("fails", func(t *testing.T) { fails(t, c, d != nil && *crioPrograms != "") })
+	t.Run("namespaces", func(t *testing.T) { namespaces(t, c, d != nil) })
+	t.Run("classed", func(t *testing.T) { classed(t, c, d) })
+	t.Run("propagated", func(t *testing.T) { propagated(t, c, d != nil) })
+	t.Run("confined", func(t *testing.T) { confined(t, c, d != nil) })
+	t.Run("bad", func(t *testing.T) { badPods(t, c, d) })
 	t.Run("forwarded", func(t *testing.T) { forwarded(t, c, d != nil) })
 	t.Run("goes on without its worker", func(t *testing.T) { goesOn(t, c) })
 }

@@ -101,6 +101,10 @@ func staticPods(t *testing.T, d daemon) {
 			}
 			return nil
 		})
+		c.hasEvent(t, "worker-1", "FailedStaticPod", "wrong.yaml:11")
+		if p := c.waitFor(t, "web-worker-1", "to run beside it", podReady); p.Status.ContainerStatuses[0].ContainerID != container {
+			t.Errorf("another container runs: %+v", p.Status.ContainerStatuses)
+		}
 		write("wrong.yaml", fmt.Sprintf(staticManifest, "wrong", image, "corrected"))
 		c.waitFor(t, "wrong-worker-1", "to run", podReady)
 		if err := os.Remove(filepath.Join(folder, "wrong.yaml")); err != nil {

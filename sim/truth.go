@@ -136,7 +136,7 @@ func (t *truth) settled(v *fsm.View, nowUnixNano int64) (unsettled []string) {
 		pods[p.UID] = p
 		for i := range p.Status.ContainerStatuses {
 			s := &p.Status.ContainerStatuses[i]
-			if end := s.State.Terminated; end != nil && p.DeletionTimestamp == nil && p.Spec.RestartPolicy == corev1.RestartPolicyAlways && nowUnixNano > end.FinishedAt.UnixNano()+60e9 {
+			if end := s.State.Terminated; end != nil && end.ContainerID != "" && p.DeletionTimestamp == nil && p.Spec.RestartPolicy == corev1.RestartPolicyAlways && nowUnixNano > end.FinishedAt.UnixNano()+60e9 {
 				unsettled = append(unsettled, fmt.Sprintf("container %s of pod %s has ended at %s, and was not started again", s.Name, p.Name, end.FinishedAt.UTC().Format("15:04:05")))
 			}
 			if s.State.Running == nil || ended(p) {

@@ -117,8 +117,9 @@ func (p *podState) unmounted(err error, now time.Time) {
 	}
 }
 
-// endsTaken says whether the servers have what only the runtime keeps beside them: how the pod's containers have ended.
-// It would be lost with the runtime's records if no server could commit it before this agent ends.
+// endsTaken says whether the servers have how the pod and its containers have ended, also where none of them ever ran: who watches the pod is
+// told of that before it goes. What only the runtime keeps beside them would be lost with its records if no server could commit it before this
+// agent ends.
 func (p *podState) endsTaken(now time.Time) bool {
 	s := p.status(now)
 	return endsDigest(&s) == p.heldEnds

@@ -62,24 +62,49 @@ func plainTime(t time.Time) metav1.Time {
 }
 
 func (p *podState) containerStatuses(s *corev1.PodStatus) {
-	final := p.final() && p.initialized()
 	for i := range p.ctrs {
 		cs := p.containerStatus(&p.ctrs[i])
-		if i < p.inits {
+		switch {
+		case i < p.inits:
 			s.InitContainerStatuses = append(s.InitContainerStatuses, cs)
-			continue
-		}
-		if i >= p.mains {
+		case i < p.mains:
+			s.ContainerStatuses = append(s.ContainerStatuses, cs)
+		default:
 			s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, cs)
-			continue
 		}
-		if final && cs.State.Terminated == nil {
-			// What was never started, or waited, when the pod was ended counts as failed.
-			cs.State = corev1.ContainerState{Terminated: terminated(&runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown,
+	}
+	if !p.ended() {
+		return
+	}
+	neverBegan(s.InitContainerStatuses[:lastTried(s.InitContainerStatuses)])
+	if p.initialized() {
+		neverBegan(s.ContainerStatuses)
+	}
+}
+
+// neverBegan makes what was never started, or waited, when its pod was ended count as failed, as a kubelet does.
+func neverBegan(statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		if s := &statuses[i]; s.State.Terminated == nil {
+			s.State = corev1.ContainerState{Terminated: terminated(&runtime.Exit{Code: 137, Reason: runtime.ReasonStatusUnknown,
 				Message: "The container could not be located when the pod was terminated"}, "")}
 		}
-		s.ContainerStatuses = append(s.ContainerStatuses, cs)
 	}
+}
+
+// lastTried is how many init containers had their turn: all up to the last one that ever ran, and the first one in any case.
+func lastTried(inits []corev1.ContainerStatus) int {
+	for i := len(inits) - 1; i > 0; i-- {
+		if inits[i].State.Waiting == nil || inits[i].LastTerminationState.Terminated != nil {
+			return i + 1
+		}
+	}
+	return min(len(inits), 1)
+}
+
+// ended says whether the pod has come to its end and nothing of it runs any more, whoever asked for that.
+func (p *podState) ended() bool {
+	return p.final() || !p.stopAt.IsZero() && (p.verdict != nil || model.Terminal(p.pod)) && !p.alive()
 }
 
 // final says whether the pod was asked to go and nothing of it runs any more.
@@ -267,15 +292,18 @@ func digest(s *corev1.PodStatus, removed bool) uint64 {
 	return sum
 }
 
-// endsDigest is of how the containers have ended, which the runtime alone knows, and of nothing else: a status that becomes another one
-// for other reasons has the same.
+// endsDigest is of how the pod and its containers have ended, which no server knows otherwise, and of nothing else: a status that becomes
+// another one for other reasons has the same.
 func endsDigest(s *corev1.PodStatus) uint64 {
 	h := fnv.New64a()
+	if s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed {
+		fmt.Fprintln(h, s.Phase)
+	}
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
 			for which, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
-				if t == nil || t.ContainerID == "" { // without one there was no container
+				if t == nil {
 					continue
 				}
 				b, _ := t.Marshal() // it fails for none

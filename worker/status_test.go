@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/model"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -103,3 +106,60 @@ func TestUserInTheStatus(t *testing.T) {
 		want(what, p, found.want)
 	}
 }
+
+// What a pod that ends says of its containers that never ran, as Kubernetes' status manager has it: init containers up to the last one that ever
+// ran have failed, the first one in any case; the others have, once the init containers are behind the pod.
+func TestNeverBegan(t *testing.T) {
+	done, failed := &runtime.Exit{Reason: runtime.ReasonCompleted}, &runtime.Exit{Code: 1, Reason: runtime.ReasonError}
+	for name, c := range map[string]struct {
+		inits []*runtime.Exit // nil: it never ran
+		ends  func(p *podState)
+		want  string
+	}{
+		"nothing is asked of it":            {nil, func(*podState) {}, "waits"},
+		"no init containers":                {nil, isDeleted, "lost"},
+		"its object is no more":             {nil, func(p *podState) { p.gone = true }, "lost"},
+		"its node ends it":                  {nil, func(p *podState) { p.verdict = &verdict{"Evicted", "why"} }, "lost"},
+		"the servers have ended it":         {nil, func(p *podState) { p.pod.Status.Phase = corev1.PodFailed }, "lost"},
+		"it was never admitted":             {nil, func(p *podState) { p.admission, p.verdict = rejected, &verdict{"OutOfcpu", "why"} }, ""},
+		"no init container ran":             {[]*runtime.Exit{nil, nil}, isDeleted, "lost waits waits"},
+		"the first one has failed":          {[]*runtime.Exit{failed, nil}, isDeleted, "1 waits waits"},
+		"the first one is done":             {[]*runtime.Exit{done, nil}, isDeleted, "0 waits waits"},
+		"both are done":                     {[]*runtime.Exit{done, done}, isDeleted, "0 0 lost"},
+		"the first one was not told of":     {[]*runtime.Exit{nil, failed}, isDeleted, "lost 1 waits"},
+		"nothing is asked of what has some": {[]*runtime.Exit{nil, nil}, func(*podState) {}, "waits waits waits"},
+	} {
+		pod := testPod("p")
+		for i := range c.inits {
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: string(rune('a' + i))})
+		}
+		var classes model.Classes
+		p := newPodState(pod, classes.Of(pod), &podEnv{}, epoch)
+		p.admission = admitted
+		for i, x := range c.inits {
+			if x != nil {
+				p.ctrs[i].state, p.ctrs[i].attempt, p.ctrs[i].exit = ctrEnded, 0, x
+			}
+		}
+		if c.ends(p); p.gone || p.verdict != nil || p.pod.DeletionTimestamp != nil || model.Terminal(p.pod) {
+			p.stopAt = epoch
+		}
+		s := p.status(epoch)
+		var got []string
+		for _, one := range append(s.InitContainerStatuses, s.ContainerStatuses...) {
+			switch x := one.State.Terminated; {
+			case x == nil:
+				got = append(got, "waits")
+			case x.ExitCode == 137 && x.Reason == "ContainerStatusUnknown" && x.Message == "The container could not be located when the pod was terminated":
+				got = append(got, "lost")
+			default:
+				got = append(got, fmt.Sprint(x.ExitCode))
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+}
+
+func isDeleted(p *podState) { p.pod.DeletionTimestamp = &metav1.Time{Time: epoch} }

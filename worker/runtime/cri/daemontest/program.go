@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -99,9 +100,12 @@ func Missing(names ...string) []string {
 
 const networkFile = "cni/berth.conflist"
 
+// addressesDir is where the plugin that gives addresses keeps them, in a directory a network.
+const addressesDir = "ipam"
+
 const network = `{"cniVersion": "0.4.0", "name": "%[1]s", "plugins": [
   {"type": "bridge", "bridge": "%[1]s", "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1400,
-   "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.%[3]d.%[4]d.0/24"}]]}},
+   "ipam": {"type": "host-local", "dataDir": "%[2]s/` + addressesDir + `", "ranges": [[{"subnet": "10.%[3]d.%[4]d.0/24"}]]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
@@ -197,6 +201,20 @@ func (p *Program) Kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait() // that it was killed is no news
 	p.cmd = nil
+}
+
+// BreakNetwork has the plugin that gives pods their addresses fail, until it is repaired, which may be asked for twice.
+func (p *Program) BreakNetwork() (repair func() error, err error) {
+	given := filepath.Join(p.Dir, addressesDir, p.bridge)
+	aside := given + ".aside"
+	if err := os.Rename(given, aside); err != nil {
+		return nil, err
+	}
+	repair = sync.OnceValue(func() error { return errors.Join(os.Remove(given), os.Rename(aside, given)) })
+	if err := os.WriteFile(given, nil, 0o600); err != nil {
+		return nil, errors.Join(err, repair())
+	}
+	return repair, nil
 }
 
 // Freeze stops the daemon from answering, until Thaw.
