@@ -39,6 +39,8 @@ type realDaemon interface {
 	daemon
 	KillShim(ctx context.Context, podUID string) error
 	Running(ctx context.Context) ([]string, error)
+	Network() ([]string, error)
+	Processes() []int
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.

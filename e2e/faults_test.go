@@ -16,7 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime/cgroup"
 )
 
 var (
@@ -37,7 +38,8 @@ type faults struct {
 	unnoted map[string]bool // pods of a round in which the daemon was killed
 	codes   map[string]int32
 	counts  map[string]int
-	uids    []types.UID // of all pods that ever were
+	uids    []string // of all pods that ever were
+	bounded bool     // the node's pods have cgroups
 }
 
 // While pods start and end, their worker, the daemon of its containers and a shim are killed at random. Nobody runs without a pod or twice, no exit code is
@@ -59,13 +61,18 @@ func TestFaults(t *testing.T) {
 	if err := os.Mkdir(f.witness, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := cgroup.Open("berth-e2e"); err != nil {
+		t.Logf("cgroups are not counted: %v", err)
+	} else {
+		f.bounded = true
+	}
 	for round := range *faultRounds {
 		f.round(t, round)
 		if t.Failed() {
 			break
 		}
 	}
-	t.Logf("done: %v", f.counts)
+	t.Logf("done: %d pods, kills %v", len(f.uids), f.counts)
 	f.nothingLeft(t)
 }
 
@@ -168,7 +175,7 @@ func (f *faults) judge(t *testing.T, name string) {
 		over = podReady
 	}
 	p := f.waitFor(t, name, "to be as it is to be", over)
-	f.uids = append(f.uids, p.UID)
+	f.uids = append(f.uids, string(p.UID))
 	b, err := os.ReadFile(filepath.Join(f.witness, name))
 	if err != nil && !f.excused[name] {
 		t.Errorf("%s never ran: %v", name, err)
@@ -204,7 +211,7 @@ func notNoted(x *corev1.ContainerStateTerminated) bool {
 	return x != nil && x.ExitCode == 255 && x.Reason == "Unknown"
 }
 
-// compare says whether the node runs its pods, each in one sandbox, and nothing else.
+// compare says whether the node runs its pods, each in one sandbox with one address, and nothing else.
 func (f *faults) compare(ctx context.Context, round int) error {
 	running, err := f.d.Running(ctx)
 	if err != nil {
@@ -214,11 +221,23 @@ func (f *faults) compare(ctx context.Context, round int) error {
 	if err != nil {
 		return err
 	}
+	uid := string(p.UID)
 	slices.Sort(running)
-	if want := []string{string(p.UID) + " container", string(p.UID) + " sandbox"}; !slices.Equal(running, want) {
+	if want := []string{uid + " container", uid + " sandbox"}; !slices.Equal(running, want) {
 		return fmt.Errorf("there run %q, and should %q", running, want)
 	}
-	return nil
+	groups, err := cgroupsOf(uid)
+	if err == nil && f.bounded != (len(groups) > 0) {
+		err = fmt.Errorf("the cgroups of what runs are %q", groups)
+	}
+	if err != nil {
+		return err
+	}
+	network, err := f.d.Network()
+	if err == nil && len(network) != 3 { // an address, the end of a link, and what was noted of them
+		err = fmt.Errorf("the network has %q for one pod", network)
+	}
+	return err
 }
 
 // nothingLeft ends all pods and counts.
@@ -228,17 +247,22 @@ func (f *faults) nothingLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.eventually(t, "nothing to be left on the node", func(ctx context.Context) error {
-		left, err := f.d.Left(ctx)
-		if left != "" {
-			err = errors.Join(err, errors.New(left))
-		}
-		for _, uid := range f.uids {
-			groups, _ := filepath.Glob("/sys/fs/cgroup/*/kubepods/*/pod" + string(uid)) // the pattern is a constant but for the UID
-			if len(groups) > 0 {
-				err = errors.Join(err, fmt.Errorf("cgroups %v", groups))
+		var errs []error
+		add := func(what string, is []string, err error) {
+			if errs = append(errs, err); len(is) > 0 {
+				errs = append(errs, fmt.Errorf("%d %s are left: %q", len(is), what, is))
 			}
 		}
-		return errors.Join(err, noneIn(filepath.Join(f.Workers()[0].DataDir, "worker", "cri")))
+		left, err := f.d.Left(ctx)
+		add("sandboxes, containers, views and mounts", slices.Collect(strings.Lines(left)), err)
+		groups, err := cgroupsOf(f.uids...)
+		add("cgroups", groups, err)
+		network, err := f.d.Network()
+		add("addresses and links", network, err)
+		if n := len(f.d.Processes()); n != 1 {
+			errs = append(errs, fmt.Errorf("beside the daemon %d processes are left", n-1))
+		}
+		return errors.Join(append(errs, noneIn(filepath.Join(f.Workers()[0].DataDir, "worker", "cri")))...)
 	})
 }
 

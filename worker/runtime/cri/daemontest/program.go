@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +28,9 @@ import (
 
 // CNIPlugins is where Debian has the plugins of networks.
 const CNIPlugins = "/usr/lib/cni"
+
+// cniResults is where runtimes note what plugins have answered.
+const cniResults = "/var/lib/cni/results"
 
 // Program is a daemon's, of a test's own. Kill, Freeze, Thaw and Close are for the goroutine that called Run.
 type Program struct {
@@ -233,7 +238,7 @@ func (p *Program) Close() error {
 			errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
 		}
 	}
-	cached, _ := filepath.Glob("/var/lib/cni/results/" + p.bridge + "-*") // the pattern is a good one
+	cached, _ := filepath.Glob(cniResults + "/" + p.bridge + "-*") // the pattern is a good one
 	for _, f := range cached {
 		errs = append(errs, os.Remove(f))
 	}
@@ -283,6 +288,32 @@ func (p *Program) KillWith(option string, values []string) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // or it has
 		}
 	}
+}
+
+// Network names what the network has for pods: addresses that are taken, ends of links, and what plugins have noted of each to take it
+// back by. It is empty where no pod has an address.
+func (p *Program) Network() ([]string, error) {
+	var out []string
+	for dir, is := range map[string]func(name string) bool{
+		filepath.Join(p.Dir, "ipam", p.bridge): func(name string) bool {
+			_, err := netip.ParseAddr(name) // others are the plugin's own: its lock, and the last that it gave
+			return err == nil
+		},
+		filepath.Join("/sys/class/net", p.bridge, "brif"): func(string) bool { return true },
+		cniResults: func(name string) bool { return strings.HasPrefix(name, p.bridge+"-") },
+	} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // no pod had an address yet
+			return nil, fmt.Errorf("looking at the network: %w", err)
+		}
+		for _, e := range entries {
+			if is(e.Name()) {
+				out = append(out, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // MountsBelow are the mount points below a directory, the innermost first.
