@@ -41,6 +41,7 @@ type realDaemon interface {
 	Running(ctx context.Context) ([]string, error)
 	Network() ([]string, error)
 	Processes() []int
+	LogTail() string
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.

@@ -171,7 +171,7 @@ func (p *Program) Execute(ctx context.Context, cmd *exec.Cmd) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.name, err, p.logTail())
+			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.name, err, p.LogTail())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -189,9 +189,11 @@ func (p *Program) answers(ctx context.Context) error {
 	return err
 }
 
-func (p *Program) logTail() string {
+// LogTail is the end of what the daemon has logged.
+func (p *Program) LogTail() string {
+	const tailBytes = 8 << 10
 	b, _ := os.ReadFile(p.log.Name()) // what is not there is not shown
-	return string(b[max(0, len(b)-2000):])
+	return string(b[max(0, len(b)-tailBytes):])
 }
 
 // Kill ends the daemon at once; its containers go on.
