@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,7 @@ type realDaemon interface {
 	Network() ([]string, error)
 	Processes() []int
 	LogTail() string
+	Dial() (*grpc.ClientConn, error)
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.

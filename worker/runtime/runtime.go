@@ -411,6 +411,8 @@ type Pod struct {
 	Containers []Container
 	// Sandbox is nil where the pod has none that its containers could be started in.
 	Sandbox *Sandbox
+	// Owing: one that none could be started in may hold something of the pod's still.
+	Owing bool
 	// Lost: what the runtime kept of the object cannot be read. Pod has its UID and the names of the containers that
 	// were found, and nothing else.
 	Lost bool
