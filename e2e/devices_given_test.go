@@ -23,8 +23,14 @@ import (
 
 // What a device plugin answers is what a container has, and a device that is not well is given to nobody.
 func TestDevicesGiven(t *testing.T) {
-	t.Run("process", func(t *testing.T) { devicesGiven(t, nil) })
-	t.Run("cri", func(t *testing.T) { devicesGiven(t, realContainers(t)) })
+	t.Run("process", func(t *testing.T) {
+		t.Parallel() // it waits, mostly
+		devicesGiven(t, nil)
+	})
+	t.Run("cri", func(t *testing.T) {
+		t.Parallel()
+		devicesGiven(t, realContainers(t))
+	})
 }
 
 // ownPlugin is a device plugin of the test's own.
