@@ -185,10 +185,13 @@ func (f *faults) judge(t *testing.T, name string) {
 		}
 		return
 	}
-	lost := f.lost(name, s.State.Terminated) || f.lost(name, s.LastTerminationState.Terminated)
-	// One whose start was cut off may have ended before its first command.
-	ran := runs == s.RestartCount+1 || lost && runs == s.RestartCount
 	x := s.State.Terminated
+	lost := f.lost(name, x) || f.lost(name, s.LastTerminationState.Terminated)
+	ran := runs == s.RestartCount+1
+	if runs == s.RestartCount && (lost || f.daemonKilled(name)) {
+		// A start was cut off, and ended before the first command: then with whatever its daemon says, but not well.
+		ran, lost = x == nil || x.ExitCode != 0 || kind == "fails", true
+	}
 	switch kind {
 	case "stays":
 		ran = ran && (s.RestartCount == 0 || lost && s.RestartCount == 1)
@@ -206,7 +209,12 @@ func (f *faults) judge(t *testing.T, name string) {
 // lost says whether containerd has lost how a container ended, or cut off its start.
 func (f *faults) lost(name string, x *corev1.ContainerStateTerminated) bool {
 	what := f.killed[name]
-	return notNoted(x) && (what == "daemon" || what == "both") || cutOff(x) && (what == "worker" || what == "both")
+	return notNoted(x) && f.daemonKilled(name) || cutOff(x) && (what == "worker" || what == "both")
+}
+
+// daemonKilled says whether containerd was killed in the round of a pod.
+func (f *faults) daemonKilled(name string) bool {
+	return f.killed[name] == "daemon" || f.killed[name] == "both"
 }
 
 // cutOff says whether an end is that of a start whose caller went away: containerd ends what it was starting then, also what runs already.

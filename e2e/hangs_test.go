@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
 )
@@ -39,7 +41,7 @@ func TestRuntimeHangs(t *testing.T) {
 		t.Skip("it is containerd that is made to hang")
 	}
 	d := ownDaemon(t, root, 1)
-	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1", "cri"))
+	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1", "cri", `stream_idle_timeout = "10s"`))
 	c.emptied(t, d)
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,6 +111,14 @@ func TestRuntimeHangs(t *testing.T) {
 	ended := c.waitFor(t, "ends", "to have ended", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 	if x := ended.Status.ContainerStatuses[0].State.Terminated; x == nil || x.ExitCode != 5 {
 		t.Errorf("what ended meanwhile: %+v", ended.Status.ContainerStatuses)
+	}
+	// Its streams end as those of processes do.
+	silent := session{server: c.Reader(), ns: "default", pod: "stays", protocol: "websocket", command: []string{"sleep", "1000"},
+		StreamOptions: remotecommand.StreamOptions{Stdout: io.Discard}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := silent.run(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("a command in which nothing is said ended with %v, %v", err, ctx.Err())
 	}
 	c.eventually(t, "who was deleted meanwhile to be gone", func(ctx context.Context) error {
 		if p, err := c.get(ctx, "goes"); err == nil {

@@ -107,7 +107,11 @@ func (a *Agent) Stream(ctx context.Context, kind StreamKind, pod types.UID, cont
 	if err := begin(); err != nil {
 		return err
 	}
-	serveOne(ctx, conn, handler)
+	in, over := a.opts.Streams.bind(conn, func(why string, after time.Duration) {
+		a.log.Info("somebody's stay in a pod was ended", "kind", kind, "pod", pod, "container", container, "why", why, "after", after)
+	})
+	defer over()
+	serveOne(ctx, in, handler)
 	return nil
 }
 

@@ -152,10 +152,10 @@ type StreamOptions struct {
 	Stdin, Stdout, Stderr, TTY bool
 }
 
-// Limits of a stream: those of the kubelet.
+// Limits of a stream.
 const (
-	// StreamIdle ends a stream on which nothing happens.
-	StreamIdle = 4 * time.Hour
+	// StreamIdle ends a stream on which there is no sign of life. The agent ends one on which nothing is said, and any one, before that.
+	StreamIdle = 25 * time.Hour
 	// StreamSetup is how long a client may take to say what it wants.
 	StreamSetup = 30 * time.Second
 )
