@@ -33,7 +33,10 @@ type bounded struct {
 	from, to speech // the client says, and is told
 }
 
-// bind bounds a connection. ended is called at most once, with what its time was, before it is closed by that. over has to be called when the connection is
+// endGrace is how long it takes at most to tell a client that its time is over.
+const endGrace = 3 * time.Second
+
+// bind bounds a connection. ended is called at most once, with what its time was, endGrace before it is closed by that. over has to be called when the connection is
 // over by itself.
 func (b StreamBounds) bind(conn net.Conn, ended func(why string, after time.Duration)) (c *bounded, over func()) {
 	idle, most := cmp.Or(b.Idle, DefaultStreamIdle), cmp.Or(b.Max, DefaultStreamMax)
@@ -42,7 +45,7 @@ func (b StreamBounds) bind(conn net.Conn, ended func(why string, after time.Dura
 		return func() {
 			once.Do(func() {
 				ended(why, after)
-				_ = conn.Close() // whoever reads or writes it finds it closed
+				time.AfterFunc(endGrace, func() { _ = conn.Close() }) // whoever reads or writes it finds it closed
 			})
 		}
 	}

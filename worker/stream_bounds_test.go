@@ -47,7 +47,7 @@ func masked(frame string) string {
 	case 127:
 		at = 10
 	}
-	return frame[:1] + string(frame[1]|0x80) + frame[2:at] + "mask" + frame[at:]
+	return frame[:1] + string([]byte{frame[1] | 0x80}) + frame[2:at] + "mask" + frame[at:]
 }
 
 // TestSignsOfLifeSayNothing: of what goes to and fro pings and pongs are not said by anybody, however it is cut.
@@ -113,7 +113,9 @@ func TestStreamsEnd(t *testing.T) {
 				begun := time.Now()
 				b, over := StreamBounds{Idle: time.Hour, Max: 5 * time.Hour}.bind(conn, func(w string, _ time.Duration) { why = w })
 				defer over()
+				gone := make(chan struct{})
 				go func() {
+					defer close(gone)
 					_, err := io.WriteString(client, "GET / HTTP/1.1\r\nUpgrade: SPDY/3.1\r\n\r\n")
 					for err == nil {
 						<-time.After(c.every)
@@ -121,10 +123,11 @@ func TestStreamsEnd(t *testing.T) {
 					}
 				}()
 				_, err := io.Copy(io.Discard, b)
-				if took := time.Since(begun); !errors.Is(err, io.ErrClosedPipe) || took != c.want || why != c.why {
+				if took := time.Since(begun); !errors.Is(err, io.ErrClosedPipe) || took != c.want+endGrace || why != c.why {
 					t.Errorf("it ended after %s: %v, since %q", took, err, why)
 				}
 				_ = client.Close() // whoever writes ends
+				<-gone
 			})
 		})
 	}
@@ -134,7 +137,7 @@ func TestStreamsEnd(t *testing.T) {
 			begun := time.Now()
 			b, over := StreamBounds{}.bind(conn, func(string, time.Duration) {})
 			defer over()
-			if _, err := b.Read(make([]byte, 1)); err == nil || time.Since(begun) != DefaultStreamIdle {
+			if _, err := b.Read(make([]byte, 1)); err == nil || time.Since(begun) != DefaultStreamIdle+endGrace {
 				t.Errorf("it ended after %s: %v", time.Since(begun), err)
 			}
 		})
