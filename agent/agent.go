@@ -169,7 +169,7 @@ func (a *Agent) startWorker(run context.Context) error {
 			Capacity: p.Capacity, Reserved: p.Reserved, Version: c.Version,
 		},
 		DataDir: filepath.Join(c.DataDir, "worker"), Runtime: p.Runtime, CRI: p.CRI, Services: p.Services, Images: p.Images, Timeline: p.Timeline, Servers: servers, TLS: c.TLS,
-		LogBytes: p.LogBytes, LogFiles: p.LogFiles, PodPIDs: p.PodPIDs, SampleInterval: p.SampleInterval, Eviction: p.Eviction, StaticPods: p.StaticPods, DevicePlugins: p.DevicePlugins, ShutdownGrace: p.ShutdownGrace,
+		LogBytes: p.LogBytes, LogFiles: p.LogFiles, PodPIDs: p.PodPIDs, SampleInterval: p.SampleInterval, Streams: p.Streams, Eviction: p.Eviction, StaticPods: p.StaticPods, DevicePlugins: p.DevicePlugins, ShutdownGrace: p.ShutdownGrace,
 		MaxRestartBackoff: p.MaxRestartBackoff, Logger: c.Logger,
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/apiserver/users"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
@@ -106,6 +107,8 @@ type WorkerPart struct {
 	Services ServicesPart
 	// MetricsAddress is where the worker's metrics are read, host:port; empty: nowhere.
 	MetricsAddress string
+	// Streams bound how long somebody stays in a pod.
+	Streams worker.StreamBounds
 	// SampleInterval is how often the worker measures what its pods use; 0: the default.
 	SampleInterval time.Duration
 	// Eviction says when the node runs short of something, and what then.

@@ -63,6 +63,8 @@ type WorkerConfig struct {
 	LogFiles int
 	// PodPIDs bounds the processes of a pod; 0: not.
 	PodPIDs int64
+	// Streams bound how long somebody stays in a pod.
+	Streams worker.StreamBounds
 	// SampleInterval is how often it is measured what the pods use; 0 means the default.
 	SampleInterval time.Duration
 	// Eviction says when the node runs short of something.
@@ -225,7 +227,7 @@ func volumeDirs(dataDir string) []string { return []string{podsDir(dataDir), kep
 
 func workerOptions(c *WorkerConfig, node *corev1.Node, link *uplink, rt runtime.Runtime, forward *forwarder) worker.Options {
 	o := worker.Options{Node: node, Uplink: link, Runtime: rt, Getter: link, Mirrors: link, Recorder: link, Logger: c.Logger,
-		MaxRestartBackoff: c.MaxRestartBackoff}
+		MaxRestartBackoff: c.MaxRestartBackoff, Streams: c.Streams}
 	if c.Runtime == "fake" || c.Containers != nil {
 		o.CallsAtOnce = worker.CallsInline
 		o.Getter = nil

@@ -71,7 +71,8 @@ func Default() *Config {
 			Runtime: "auto",
 			MaxPods: 110,
 
-			SampleInterval: "10s",
+			SampleInterval:    "10s",
+			StreamIdleTimeout: "4h", StreamMaxDuration: "24h",
 
 			CRI:           &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
 			Services:      &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},

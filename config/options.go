@@ -240,6 +240,9 @@ type Worker struct {
 	MaxRestartBackoff Duration `hcl:"max_restart_backoff,optional"`
 	// DevicePlugins is the folder in which device plugins register.
 	DevicePlugins Path `hcl:"device_plugins,optional"`
+	// StreamIdleTimeout and StreamMaxDuration bound how long somebody stays in a pod: without a word, and at all.
+	StreamIdleTimeout Duration `hcl:"stream_idle_timeout,optional"`
+	StreamMaxDuration Duration `hcl:"stream_max_duration,optional"`
 	// SampleInterval is how often it is measured what pods use.
 	SampleInterval Duration `hcl:"sample_interval,optional"`
 	// JoinToken, or the file that has it, lets a worker in that has no certificate. JoinAPI

@@ -259,6 +259,8 @@ func (c *Config) validateWorker(k checker) {
 		k.fail("worker.services.cluster_domain", "%q is no domain: %s", w.Services.ClusterDomain, problems[0])
 	}
 	k.betweenDurations("worker.sample_interval", w.SampleInterval, time.Second, time.Minute)
+	k.betweenDurations("worker.stream_idle_timeout", w.StreamIdleTimeout, time.Second, 24*time.Hour)
+	k.betweenDurations("worker.stream_max_duration", w.StreamMaxDuration, time.Second, 24*time.Hour)
 	k.betweenDurations("worker.max_restart_backoff", w.MaxRestartBackoff, time.Second, 5*time.Minute)
 	k.betweenDurations("worker.shutdown_grace", w.ShutdownGrace, 0, 24*time.Hour)
 	if at, err := netip.ParseAddrPort(w.MetricsAddress); w.MetricsAddress != "" && (err != nil || !at.Addr().IsLoopback()) {

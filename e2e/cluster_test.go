@@ -191,6 +191,7 @@ func (c *cluster) eventually(t testing.TB, what string, ask func(ctx context.Con
 func (c *cluster) wait(ctx context.Context, what string, ask func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	var last error // of an ask that had its time
 	for {
 		one, done := context.WithTimeout(ctx, askTimeout)
 		err := ask(one)
@@ -198,12 +199,15 @@ func (c *cluster) wait(ctx context.Context, what string, ask func(ctx context.Co
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		if ended := c.Alive(); ended != nil {
 			return fmt.Errorf("waiting for %s: %w", what, ended)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w", what, err)
+			return fmt.Errorf("waiting for %s: %w", what, last)
 		case <-time.After(pollEvery):
 		}
 	}

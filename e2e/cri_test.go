@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,10 @@ type realDaemon interface {
 	KillShim(ctx context.Context, podUID string) error
 	Running(ctx context.Context) ([]string, error)
 	BreakNetwork() (repair func() error, err error)
+	Network() ([]string, error)
+	Processes() []int
+	LogTail() string
+	Dial() (*grpc.ClientConn, error)
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.

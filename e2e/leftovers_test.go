@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,6 +65,28 @@ func cgroupParents() []string {
 		panic(err) // the pattern is a constant
 	}
 	return append(all, "/sys/fs/cgroup/berth")
+}
+
+// cgroupsOf are the cgroups of pods, of either version and whoever made them: their names have the UIDs of the pods, and those of systemd's
+// underscores for dashes.
+func cgroupsOf(uids ...string) (out []string, err error) {
+	var names []string
+	for _, uid := range uids {
+		names = append(names, "pod"+uid, "pod"+strings.ReplaceAll(uid, "-", "_"))
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it is just gone
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir() && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(e.Name(), name) }):
+			out = append(out, path)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return out, err
 }
 
 // removeCgroups takes away what killed workers could not: their pods' cgroups and the parents of these, as far as

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A node whose disk is full says so and takes no more pods; who holds most of it beyond what it asked for goes, and the
@@ -71,25 +69,9 @@ func TestNodePressure(t *testing.T) {
 	}) {
 		t.Errorf("its conditions are %+v", evicted.Status.Conditions)
 	}
-	says := func(what string, pressure corev1.ConditionStatus, tainted bool) {
-		c.eventually(t, what, func(ctx context.Context) error {
-			n, err := kube.CoreV1().Nodes().Get(ctx, "worker-1", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			has := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeDiskPressure })
-			is := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-				return c.Type == corev1.NodeDiskPressure && c.Status == pressure
-			})
-			if !is || has != tainted {
-				return fmt.Errorf("its taints are %v, its conditions %+v", n.Spec.Taints, n.Status.Conditions)
-			}
-			return nil
-		})
-	}
-	says("the node to have said what it is short of, and to keep others away", corev1.ConditionTrue, true)
+	c.diskPressure(t, corev1.ConditionTrue)
 	// What it held is given back with it, though its object stays.
-	says("the node to be well again", corev1.ConditionFalse, false)
+	c.diskPressure(t, corev1.ConditionFalse)
 	if p := c.waitFor(t, "greedy", "to be there", func(*corev1.Pod) bool { return true }); p.Status.Phase != corev1.PodFailed {
 		t.Errorf("who was evicted is %s", p.Status.Phase)
 	}

@@ -84,8 +84,8 @@ func (c *cluster) shell(ctx context.Context, protocol, pod, script string, in io
 // entered enters pods in every way, by every protocol.
 func entered(t *testing.T, c *cluster) {
 	data := volume("data", "/data", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
-	create(t, c.Reader().Kube, imaged("entered", "exec sleep 1000", data), imaged("over", "true", policy(corev1.RestartPolicyNever)))
-	c.waitRunning(t, "default", "entered")
+	create(t, c.Reader().Kube, imaged("entered", "exec sleep 1000", data), imaged("over", "true", policy(corev1.RestartPolicyNever)), imaged("speaks", "echo spoken; exec sleep 1000"))
+	c.waitRunning(t, "default", "entered", "speaks")
 	for protocol := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			out, errs, err := c.shell(t.Context(), protocol, "entered", "echo out; echo err >&2; exit 7", nil)
@@ -100,6 +100,7 @@ func entered(t *testing.T, c *cluster) {
 				terminal(t, c, session{server: c.Reader(), ns: "default", pod: "entered", protocol: protocol, command: []string{"/bin/sh", "-c", onTerminal}})
 			})
 			t.Run("disconnects", func(t *testing.T) { disconnects(t, c, protocol) })
+			t.Run("slow", func(t *testing.T) { slow(t, c, protocol) })
 			c.waitFor(t, "over", "to succeed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 			if _, _, err = c.shell(t.Context(), protocol, "over", "true", nil); err == nil || !strings.Contains(err.Error(), "container not found") {
 				t.Errorf("a pod that has ended: %v", err)
@@ -179,6 +180,68 @@ func disconnects(t *testing.T, c *cluster, protocol string) {
 		return nil
 	})
 	if _, _, err := c.shell(t.Context(), protocol, "entered", "rm /data/pid", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// stuck is a client's output that takes one piece and no other until the client goes.
+type stuck struct {
+	begun chan struct{} // closed with the first
+	gone  <-chan struct{}
+	n     int
+}
+
+// Write implements io.Writer.
+func (s *stuck) Write(b []byte) (int, error) {
+	if s.n++; s.n == 1 {
+		close(s.begun)
+		return len(b), nil
+	}
+	<-s.gone
+	return 0, io.ErrClosedPipe
+}
+
+// A client that takes nothing of what a command writes without end holds up that command, and nobody else in the pod or on the node.
+func slow(t *testing.T, c *cluster, protocol string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &stuck{begun: make(chan struct{}), gone: ctx.Done()}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- session{server: c.Reader(), ns: "default", pod: "entered", protocol: protocol, command: []string{"/bin/sh", "-c", "echo $$ > /data/writes; exec cat /dev/zero"},
+			StreamOptions: remotecommand.StreamOptions{Stdout: out}}.run(ctx)
+	}()
+	select {
+	case <-out.begun:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	// It writes no more once all that is between it and its client is full.
+	writes := func(ctx context.Context) (string, error) {
+		got, _, err := c.shell(ctx, protocol, "entered", "cat /proc/$(cat /data/writes)/io | grep wchar", nil)
+		return got, err
+	}
+	was, err := writes(t.Context())
+	c.eventually(t, "the command to wait for its client", func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		before := was
+		if was, err = writes(ctx); was != before {
+			return fmt.Errorf("it has written %q, and before %q", was, before)
+		}
+		return nil
+	})
+	for range 3 {
+		if got, _, err := c.shell(t.Context(), protocol, "entered", "echo heard", nil); err != nil || got != "heard\n" {
+			t.Errorf("another command: %v, %q", err, got)
+		}
+		waitLog(t, c, "speaks", "spoken\n")
+	}
+	cancel()
+	<-ended
+	// By the container runtime interface nothing ends a command that reads nothing.
+	if _, _, err := c.shell(t.Context(), protocol, "entered", "kill -9 $(cat /data/writes); rm /data/writes", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -61,6 +61,8 @@ type Options struct {
 	Amounts func() (capacity, allocatable corev1.ResourceList, err error)
 	// MaxRestartBackoff is how long the restart of a container that goes on ending waits at most; 0: 5 min.
 	MaxRestartBackoff time.Duration
+	// Streams bound how long somebody stays in a pod.
+	Streams StreamBounds
 	// CallsAtOnce bounds the calls to the runtime under way; 0: 8; CallsInline: none beside the agent's goroutine.
 	CallsAtOnce int
 	// Clock defaults to the real one, Logger to none.

@@ -97,7 +97,7 @@ func (c *Core) Adopt(pods []runtime.Pod, now time.Time) {
 func (c *Core) adopt(rp *runtime.Pod, now time.Time) *podState {
 	p := newPodState(rp.Pod, c.classes.Of(rp.Pod), &c.env, now)
 	p.adopt(rp.Containers)
-	p.adoptSandbox(rp.Sandbox)
+	p.adoptSandbox(rp.Sandbox, rp.Owing)
 	p.adopted, p.lost, p.unseen = true, rp.Lost, rp.Unseen
 	c.pods[p.pod.UID] = p
 	c.count(p)

@@ -29,7 +29,8 @@ type podState struct {
 	ips            []string // of the newest sandbox
 	ipsUnknown     bool     // the runtime has not said them yet
 	sandboxRetryAt time.Time
-	sandboxFailed  int // times in a row
+	owing          bool // one that was lost, or of which nobody heard, may hold something still
+	sandboxFailed  int  // times in a row
 
 	admission admission
 	counted   bool // its request is part of the node's usage
@@ -286,7 +287,7 @@ func (p *podState) replaceLost(old *podState) {
 			c.image = cmp.Or(from.image, c.image)
 		}
 	}
-	p.sandbox, p.ips, p.ipsUnknown = old.sandbox, old.ips, old.ipsUnknown
+	p.sandbox, p.owing, p.ips, p.ipsUnknown = old.sandbox, old.owing, old.ips, old.ipsUnknown
 	p.startTime, p.admission, p.adopted = old.startTime, admitted, true
 	what := "no container of it was found"
 	if slices.ContainsFunc(old.ctrs, func(c ctr) bool { return c.attempt >= 0 }) {

@@ -96,7 +96,7 @@ func (p *podState) removing() bool { return p.removal != removalNone || p.unmoun
 // releaseVolumes gives back what the volumes hold of a pod that has ended, as a kubelet does: disk, memory, and what is mounted of others. How
 // its containers have ended can be told without them.
 func (p *podState) releaseVolumes(now time.Time) {
-	if !p.hasVolumes() || p.admission != admitted || p.sandbox != sandboxNone || p.unmount != removalNone {
+	if !p.hasVolumes() || p.admission != admitted || p.sandbox != sandboxNone || p.owing || p.unmount != removalNone {
 		return
 	}
 	if now.Before(p.unmountRetryAt) {

@@ -19,8 +19,9 @@ const (
 	sandboxStopping                     // a call is under way
 )
 
-// adoptSandbox takes over what a runtime kept of the pod's sandbox.
-func (p *podState) adoptSandbox(s *runtime.Sandbox) {
+// adoptSandbox takes over what a runtime kept of the pod's sandbox. owing says whether one of before may hold something.
+func (p *podState) adoptSandbox(s *runtime.Sandbox, owing bool) {
+	p.owing = owing
 	if s != nil {
 		p.sandbox = sandboxReady
 		p.takeIPs(s)
@@ -124,7 +125,7 @@ func (p *podState) sandboxLost() {
 
 // forgetSandbox: what there was is not there any more, or may not be. Whoever makes one finds one that is good.
 func (p *podState) forgetSandbox() {
-	p.sandbox = sandboxNone
+	p.sandbox, p.owing = sandboxNone, true
 	for i := range p.ctrs {
 		p.ctrs[i].here = false
 	}
@@ -133,7 +134,7 @@ func (p *podState) forgetSandbox() {
 // sandboxMade takes the outcome of making one.
 func (p *podState) sandboxMade(o Outcome, now time.Time) {
 	if o.Err == nil {
-		p.sandbox, p.sandboxFailed, p.sandboxRetryAt = sandboxReady, 0, time.Time{}
+		p.sandbox, p.sandboxFailed, p.sandboxRetryAt, p.owing = sandboxReady, 0, time.Time{}, false
 		p.takeIPs(&o.Sandbox)
 		for i := range p.ctrs {
 			p.ctrs[i].here = false
@@ -141,15 +142,16 @@ func (p *podState) sandboxMade(o Outcome, now time.Time) {
 		return
 	}
 	p.sandbox, p.sandboxRetryAt = sandboxNone, now.Add(retryInterval)
+	p.owing = true // it may be there, for all that is known
 	// What goes on failing is told less and less often.
 	if p.sandboxFailed++; p.sandboxFailed&(p.sandboxFailed-1) == 0 {
 		p.emit(corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", o.Err))
 	}
 }
 
-// releaseSandbox gives back what the sandbox of a pod holds that has ended, and whose object stays.
+// releaseSandbox gives back what the sandbox of a pod holds that has ended, and whose object stays: also one that was lost, or of which nobody heard.
 func (p *podState) releaseSandbox(now time.Time) {
-	if p.sandbox != sandboxReady {
+	if p.sandbox != sandboxReady && !p.owes() {
 		return
 	}
 	if now.Before(p.sandboxRetryAt) {
@@ -162,7 +164,15 @@ func (p *podState) releaseSandbox(now time.Time) {
 
 func (p *podState) sandboxStopped(err error, now time.Time) {
 	p.sandbox = sandboxNone
-	if err != nil {
+	switch {
+	case err == nil:
+		p.owing = false
+	case p.owing: // there was none to begin with
+		p.sandboxRetryAt = now.Add(retryInterval)
+	default:
 		p.sandbox, p.sandboxRetryAt = sandboxReady, now.Add(retryInterval)
 	}
 }
+
+// owes says whether the pod has no sandbox and one of before may hold something: an address, a mount, or what runs in it.
+func (p *podState) owes() bool { return p.sandbox == sandboxNone && p.owing }

@@ -223,3 +223,57 @@ func TestAddressesThatAreNotKnownYet(t *testing.T) {
 		shows(0, "10.1.0.2")
 	}
 }
+
+// TestWhatALostSandboxHolds: a pod that has ended gives back the address of a sandbox that is of no use any more: one that the agent before had begun to
+// stop, that was lost, or of whose making nobody heard. It is told until it is done, and no volume is given back before.
+func TestWhatALostSandboxHolds(t *testing.T) {
+	for name, begin := range map[string]func(c *Core, pod *corev1.Pod){
+		"found": func(c *Core, pod *corev1.Pod) {
+			c.Adopt([]runtime.Pod{{Pod: pod, Owing: true, Containers: endedRun()}}, epoch)
+			c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+		},
+		"lost": func(c *Core, pod *corev1.Pod) {
+			c.Adopt([]runtime.Pod{{Pod: pod, Sandbox: &runtime.Sandbox{}, Containers: endedRun()}}, epoch)
+			c.Observe(runtime.Event{ID: runtime.ID{Pod: "job"}}, epoch)
+			c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+		},
+		"unheard of": func(c *Core, pod *corev1.Pod) {
+			c.Adopt(nil, epoch)
+			c.Assign(Assignment{Full: true, Pods: []*corev1.Pod{pod}}, epoch)
+			made := c.TakeActions()
+			if len(made) != 1 || made[0].Kind != ActionSandbox {
+				t.Fatalf("got %v", made)
+			}
+			ended := pod.DeepCopy()
+			ended.Status.Phase = corev1.PodFailed
+			c.Assign(Assignment{Pods: []*corev1.Pod{ended}}, epoch)
+			c.Done(Outcome{Action: made[0], Err: runtime.ErrUnavailable}, epoch.Add(-retryInterval))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewCore(CoreOptions{Node: testNode(t), RuntimeName: "fake", Sandboxes: true, Files: true})
+			pod := testPod("job")
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+			pod.Spec.Volumes = []corev1.Volume{{Name: "v"}}
+			begin(c, pod)
+			now := epoch
+			for _, err := range []error{runtime.ErrUnavailable, nil} {
+				c.Tick(now)
+				actions := c.TakeActions()
+				if len(actions) != 1 || actions[0].Kind != ActionSandboxStop {
+					t.Fatalf("got %v", actions)
+				}
+				c.Done(Outcome{Action: actions[0], Err: err}, now)
+				now = now.Add(retryInterval)
+			}
+			c.Tick(now)
+			if actions := c.TakeActions(); len(actions) != 1 || actions[0].Kind != ActionUnmount {
+				t.Errorf("after that: %v", actions)
+			}
+		})
+	}
+}
+
+func endedRun() []runtime.Container {
+	return []runtime.Container{{ID: runtime.ID{Pod: "job", Container: "main"}, StartedAt: epoch, Exit: &runtime.Exit{Code: 3, FinishedAt: epoch}}}
+}

@@ -107,8 +107,25 @@ func (a *Agent) Stream(ctx context.Context, kind StreamKind, pod types.UID, cont
 	if err := begin(); err != nil {
 		return err
 	}
-	serveOne(ctx, conn, handler)
+	timed, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	in, over := a.opts.Streams.bind(conn, func(why string, after time.Duration) {
+		a.log.Info("somebody's stay in a pod was ended", "kind", kind, "pod", pod, "container", container, "why", why, "after", after)
+		end(fmt.Errorf("%s for %s", why, after))
+	})
+	defer over()
+	serveOne(ctx, in, until(timed, handler))
 	return nil
+}
+
+// until ends a request when its time is over, so that its client is told where the runtime does that.
+func until(timed context.Context, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx, cancel := context.WithCancelCause(req.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(timed, func() { cancel(context.Cause(timed)) })()
+		h.ServeHTTP(w, req.WithContext(ctx))
+	})
 }
 
 // ServeOne answers the one HTTP request that comes on conn, and returns when conn is closed.

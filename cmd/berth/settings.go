@@ -23,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/pki"
 	"github.com/berth-dev/berth/server"
+	"github.com/berth-dev/berth/worker"
 	"github.com/berth-dev/berth/worker/eviction"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/workloads"
@@ -183,6 +184,7 @@ func workerPart(w *config.Worker) (*agent.WorkerPart, error) {
 	out := &agent.WorkerPart{
 		Runtime: w.Runtime, CRI: criPart(w.CRI), Labels: w.Labels,
 		MetricsAddress: w.MetricsAddress, SampleInterval: w.SampleInterval.Value(),
+		Streams:  worker.StreamBounds{Idle: w.StreamIdleTimeout.Value(), Max: w.StreamMaxDuration.Value()},
 		Services: agent.ServicesPart{Mode: w.Services.Mode, Domain: w.Services.ClusterDomain},
 		Capacity: amounts(w.Capacity.CPU, w.Capacity.Memory, w.Capacity.EphemeralStorage),
 		Reserved: amounts(w.Reserved.CPU, w.Reserved.Memory, w.Reserved.EphemeralStorage),

@@ -152,10 +152,10 @@ type StreamOptions struct {
 	Stdin, Stdout, Stderr, TTY bool
 }
 
-// Limits of a stream: those of the kubelet.
+// Limits of a stream.
 const (
-	// StreamIdle ends a stream on which nothing happens.
-	StreamIdle = 4 * time.Hour
+	// StreamIdle ends a stream on which there is no sign of life. The agent ends one on which nothing is said, and any one, before that.
+	StreamIdle = 25 * time.Hour
 	// StreamSetup is how long a client may take to say what it wants.
 	StreamSetup = 30 * time.Second
 )
@@ -411,6 +411,8 @@ type Pod struct {
 	Containers []Container
 	// Sandbox is nil where the pod has none that its containers could be started in.
 	Sandbox *Sandbox
+	// Owing: one that none could be started in may hold something of the pod's still.
+	Owing bool
 	// Lost: what the runtime kept of the object cannot be read. Pod has its UID and the names of the containers that
 	// were found, and nothing else.
 	Lost bool

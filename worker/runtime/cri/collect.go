@@ -46,16 +46,25 @@ func (r *Runtime) collectImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(at, &fs); err != nil {
-		return fmt.Errorf("reading the free space of the images' disk, %s: %w", at, err)
+	total, available, err := room(at)
+	if err != nil {
+		return err
 	}
-	need := toFree(int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize, r.opts.ImagesHigh, r.opts.ImagesLow)
+	need := toFree(total, available, r.opts.ImagesHigh, r.opts.ImagesLow)
 	freed, err := r.freeImages(ctx, need, time.Now())
 	if freed < need && err == nil {
 		r.log.Warn("the disk of the images stays too full: the others are in use", "disk", at, "freed", freed, "wanted", need)
 	}
 	return err
+}
+
+// room is how many bytes the images' disk has, and how many of them are free.
+func room(at string) (total, available int64, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(at, &fs); err != nil {
+		return 0, 0, fmt.Errorf("reading the free space of the images' disk, %s: %w", at, err)
+	}
+	return int64(fs.Blocks) * fs.Bsize, int64(fs.Bavail) * fs.Bsize, nil
 }
 
 // toFree is how many bytes of a disk are to be freed so that no more than low percent of it are in use, once more than

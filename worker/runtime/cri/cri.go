@@ -276,7 +276,7 @@ func (r *Runtime) Close() {
 	_ = r.conn.Close() // nothing is under way
 }
 
-// Directories: Root/<pod uid>/pod.record, rest (a pod that is gone, rest.go), hosts, containers/<name>/<attempt>/ with termination.log and what sub paths are
+// Directories: Root/<pod uid>/pod.record, rest (a pod that is gone, rest.go), hosts, emptied (sandboxes that hold nothing any more), containers/<name>/<attempt>/ with termination.log and what sub paths are
 // mounted at, logs/<name>/<attempt>.log, and images/<volume>/ (imagevolume.go).
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.opts.Root, string(pod)) }

@@ -203,8 +203,15 @@ func TestSandboxLost(t *testing.T) {
 	h.next(runtime.ID{Pod: p.UID})
 	h.until("the container to have ended", func() bool { _, err := h.rt.find(id); return err != nil })
 	h.restart()
-	if len(h.found) != 1 || h.found[0].Sandbox != nil || len(h.found[0].Containers) != 1 || !h.found[0].Containers[0].Earlier {
+	if len(h.found) != 1 || h.found[0].Sandbox != nil || !h.found[0].Owing || len(h.found[0].Containers) != 1 || !h.found[0].Containers[0].Earlier {
 		t.Errorf("found %+v", h.found)
+	}
+	if err := h.rt.StopSandbox(t.Context(), p.UID); err != nil {
+		t.Fatal(err)
+	}
+	h.restart()
+	if len(h.found) != 1 || h.found[0].Owing {
+		t.Errorf("after what it held was given back: %+v", h.found)
 	}
 	h.sandbox(p)
 	if second := h.rt.sandboxes[p.UID]; second.id == first.id || second.attempt != 1 {

@@ -285,7 +285,7 @@ func (r *Runtime) removeRecords(ctx context.Context, pod types.UID) error {
 		err = errors.Join(err, r.removeContainer(ctx, c.Id))
 	}
 	dir := r.podDir(pod)
-	for _, name := range [...]string{"logs", hostsFile, restFile} {
+	for _, name := range [...]string{"logs", hostsFile, emptiedFile, restFile} {
 		if err == nil {
 			err = mounts.RemoveAll(ctx, filepath.Join(dir, name))
 		}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,8 +22,11 @@ import (
 	"github.com/berth-dev/berth/worker/runtime/record"
 )
 
-// hostsFile is the pod's /etc/hosts in its directory.
-const hostsFile = "hosts"
+// hostsFile is the pod's /etc/hosts in its directory. emptiedFile has the names of its sandboxes that hold nothing any more.
+const (
+	hostsFile   = "hosts"
+	emptiedFile = "emptied"
+)
 
 // Where a host's resolver is configured; the second is systemd-resolved's, whose first is of no use on another network.
 const (
@@ -232,8 +237,39 @@ func (r *Runtime) stopSandboxes(ctx context.Context, pod types.UID, boxes []*cri
 		r.mu.Lock()
 		r.emptied[s.Id] = pod
 		r.mu.Unlock()
+		r.noteEmptied(pod)
 	}
 	return nil
+}
+
+// noteEmptied writes down which sandboxes of a pod hold nothing any more. Where that cannot be, the next agent has them stopped once more.
+func (r *Runtime) noteEmptied(pod types.UID) {
+	var ids []string
+	r.mu.Lock()
+	for id, of := range r.emptied {
+		if of == pod {
+			ids = append(ids, id)
+		}
+	}
+	r.mu.Unlock()
+	err := os.WriteFile(filepath.Join(r.podDir(pod), emptiedFile), []byte(strings.Join(ids, "\n")), 0o600)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.log.Debug("that a sandbox holds nothing any more cannot be written down", "pod", pod, "error", err)
+	}
+}
+
+// recallEmptied takes over what noteEmptied wrote, and says whether a pod has a sandbox, other than current, that may hold something.
+func (r *Runtime) recallEmptied(pod types.UID, boxes []*criv1.PodSandbox, current string) (owing bool) {
+	noted, _ := os.ReadFile(filepath.Join(r.podDir(pod), emptiedFile)) // none: nothing is known
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range strings.Lines(string(noted)) {
+		r.emptied[strings.TrimSpace(id)] = pod
+	}
+	return slices.ContainsFunc(boxes, func(b *criv1.PodSandbox) bool {
+		_, empty := r.emptied[b.Id]
+		return b.Id != current && (!empty || b.State == criv1.PodSandboxState_SANDBOX_READY)
+	})
 }
 
 // StopSandbox implements runtime.Sandboxer.

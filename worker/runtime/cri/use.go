@@ -125,9 +125,49 @@ func (r *Runtime) Reclaim(ctx context.Context) error {
 			return r.forget(ctx, id)
 		})
 	}
+	var before int64
+	at, aerr := r.ImageDir(ctx)
+	if aerr == nil {
+		_, before, aerr = room(at)
+	}
 	err = severalAtOnce(earlier)
 	_, ferr := r.freeImages(ctx, math.MaxInt64, time.Now())
-	return errors.Join(err, ferr)
+	if aerr == nil && len(earlier) > 0 {
+		aerr = awaitRoom(ctx, at, before)
+	}
+	return errors.Join(err, ferr, aerr)
+}
+
+const (
+	// roomPatience is how long it is waited for room that was given back, roomSettles how long it has to stay the same then.
+	roomPatience, roomSettles = 10 * time.Second, time.Second
+	roomEvery                 = 100 * time.Millisecond
+)
+
+// awaitRoom waits until the disk shows that something was removed from it: containerd forgets a container's files at once, and takes them away behind that.
+func awaitRoom(ctx context.Context, at string, before int64) error {
+	tick := time.NewTicker(roomEvery)
+	defer tick.Stop()
+	latest := time.Now().Add(roomPatience)
+	last, since := before, time.Now()
+	for now := since; now.Before(latest); {
+		_, free, err := room(at)
+		if err != nil {
+			return err
+		}
+		if free != last {
+			last, since = free, now
+		}
+		if free > before && now.Sub(since) >= roomSettles {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case now = <-tick.C:
+		}
+	}
+	return nil
 }
 
 // ImageDir implements runtime.ImageDisk.

@@ -195,6 +195,7 @@ func (r *Runtime) adopt(ctx context.Context, uid types.UID, l *left) (*runtime.P
 			current, out.Sandbox = b[0].Id, &s
 		}
 	}
+	out.Owing = r.recallEmptied(uid, l.boxes, current)
 	slices.SortFunc(l.containers, func(a, b *criv1.Container) int {
 		return cmp.Or(cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()), cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()))
 	})

@@ -91,7 +91,7 @@ func (a attachment) AttachContainer(ctx context.Context, _, _, _ string, in io.R
 	s.start()
 	var ans shim.Answer
 	if err := json.NewDecoder(conn).Decode(&ans); err != nil && ctx.Err() != nil {
-		return ctx.Err() // any other end is the shim's, and the container's
+		return context.Cause(ctx) // any other end is the shim's, and the container's
 	}
 	s.drain()
 	if ans.Error != "" {
@@ -137,7 +137,7 @@ func (e *execution) ExecInContainer(ctx context.Context, _, _, _ string, _ []str
 	var ans shim.Answer
 	if err := json.NewDecoder(conn).Decode(&ans); err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		// The shim ends with its container, and all that ran in it.
 		ans.Code = 128 + int(syscall.SIGKILL)

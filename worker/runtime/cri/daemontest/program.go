@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +29,9 @@ import (
 
 // CNIPlugins is where Debian has the plugins of networks.
 const CNIPlugins = "/usr/lib/cni"
+
+// cniResults is where runtimes note what plugins have answered.
+const cniResults = "/var/lib/cni/results"
 
 // Program is a daemon's, of a test's own. Kill, Freeze, Thaw and Close are for the goroutine that called Run.
 type Program struct {
@@ -170,7 +175,7 @@ func (p *Program) Execute(ctx context.Context, cmd *exec.Cmd) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.name, err, p.logTail())
+			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.name, err, p.LogTail())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -188,9 +193,11 @@ func (p *Program) answers(ctx context.Context) error {
 	return err
 }
 
-func (p *Program) logTail() string {
+// LogTail is the end of what the daemon has logged.
+func (p *Program) LogTail() string {
+	const tailBytes = 8 << 10
 	b, _ := os.ReadFile(p.log.Name()) // what is not there is not shown
-	return string(b[max(0, len(b)-2000):])
+	return string(b[max(0, len(b)-tailBytes):])
 }
 
 // Kill ends the daemon at once; its containers go on.
@@ -251,7 +258,7 @@ func (p *Program) Close() error {
 			errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
 		}
 	}
-	cached, _ := filepath.Glob("/var/lib/cni/results/" + p.bridge + "-*") // the pattern is a good one
+	cached, _ := filepath.Glob(cniResults + "/" + p.bridge + "-*") // the pattern is a good one
 	for _, f := range cached {
 		errs = append(errs, os.Remove(f))
 	}
@@ -301,6 +308,32 @@ func (p *Program) KillWith(option string, values []string) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // or it has
 		}
 	}
+}
+
+// Network names what the network has for pods: addresses that are taken, ends of links, and what plugins have noted of each to take it
+// back by. It is empty where no pod has an address.
+func (p *Program) Network() ([]string, error) {
+	var out []string
+	for dir, is := range map[string]func(name string) bool{
+		filepath.Join(p.Dir, "ipam", p.bridge): func(name string) bool {
+			_, err := netip.ParseAddr(name) // others are the plugin's own: its lock, and the last that it gave
+			return err == nil
+		},
+		filepath.Join("/sys/class/net", p.bridge, "brif"): func(string) bool { return true },
+		cniResults: func(name string) bool { return strings.HasPrefix(name, p.bridge+"-") },
+	} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // no pod had an address yet
+			return nil, fmt.Errorf("looking at the network: %w", err)
+		}
+		for _, e := range entries {
+			if is(e.Name()) {
+				out = append(out, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // MountsBelow are the mount points below a directory, the innermost first.
