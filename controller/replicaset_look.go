@@ -23,8 +23,10 @@ const (
 	podsPerCommand = 1000
 	// commandsAtOnce bounds the commands of one look at a ReplicaSet.
 	commandsAtOnce = 10
-	// statusEvery is how often a status is written at most.
-	statusEvery = int64(100 * time.Millisecond)
+	// statusEvery is how often a status is written at most, and progressEvery while pods are still missing or not available: every pod of
+	// a ReplicaSet that begins would be news, to all servers, to its Deployment and to whoever watches.
+	statusEvery   = int64(100 * time.Millisecond)
+	progressEvery = int64(250 * time.Millisecond)
 	// A creation that failed is tried again after a second, then after two, …
 	retryFirst = int64(time.Second)
 	retryLast  = int64(time.Minute)
@@ -46,6 +48,10 @@ func (r *ReplicaSets) look(v *fsm.View, s *replicaSet, nowUnixNano int64) []fsm.
 			return claims
 		}
 		commands = r.scale(v, s, rs, nowUnixNano)
+	}
+	if len(commands) > 0 && s.statusUnixNano == 0 { // the first status is that with the pods that are made now
+		s.dueUnixNano = nowUnixNano + statusEvery
+		return commands
 	}
 	return append(commands, s.status(v, rs, nowUnixNano)...)
 }
@@ -208,7 +214,11 @@ func (s *replicaSet) status(v *fsm.View, rs *appsv1.ReplicaSet, nowUnixNano int6
 	if equality.Semantic.DeepEqual(next, &rs.Status) && !warn {
 		return nil
 	}
-	if at := s.statusUnixNano + statusEvery; nowUnixNano < at {
+	every := statusEvery
+	if want := fsm.ReplicasOf(rs); !warn && next.ObservedGeneration == rs.Status.ObservedGeneration && min(next.Replicas, next.AvailableReplicas) < want {
+		every = progressEvery
+	}
+	if at := s.statusUnixNano + every; nowUnixNano < at {
 		s.dueUnixNano = at
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"runtime"
 	"slices"
 	"time"
 
@@ -25,11 +24,6 @@ import (
 // controllerVerbosity is from which level of klog's on it is told what Kubernetes'
 // controllers do; their errors always are.
 const controllerVerbosity = 3
-
-// controllerRequests is how many requests a controller has under way at a time, for each core. Some ask for five hundred things
-// at once; answered all at once, on the leader's own cores, they would keep its heartbeats waiting until it is no leader any
-// more. So many keep the cores busy while others wait for the log.
-const controllerRequests = 16
 
 // keepKubernetes runs Kubernetes' own controllers of workloads while ctx lasts. They
 // begin when every voter knows their kinds, and only where the wall clock can be gone
@@ -99,7 +93,7 @@ func (s *Server) podWriters(ctx context.Context, term uint64) func(controller st
 	}
 	return func(controller string) workloads.PodWriter {
 		who, groups := controllerUser(controller)
-		return &fencedPods{s.newFence(ctx, term), s.api.LocalPods(who, groups...)}
+		return &fencedPods{s.newConvoyFence(ctx, term), s.api.LocalPods(who, groups...)}
 	}
 }
 
@@ -110,68 +104,13 @@ func (s *Server) workloadWriters(ctx context.Context, term uint64) func(controll
 	}
 	return func(controller string) workloads.WorkloadWriter {
 		who, groups := controllerUser(controller)
-		return &fencedWorkloads{s.newFence(ctx, term), s.api.LocalWorkloads(who, groups...)}
+		return &fencedWorkloads{s.newConvoyFence(ctx, term), s.api.LocalWorkloads(who, groups...)}
 	}
 }
 
 // controllerUser is who a controller is to the API.
 func controllerUser(controller string) (name string, groups []string) {
 	return "system:controller:" + controller, []string{access.Controllers, access.ControllerGroup(controller)}
-}
-
-// here is the key of the term in which, as the leader, only this server may carry out
-// what a request writes.
-type here struct{}
-
-// fence lets writes through while a leadership lasts, and while the wall clock that they
-// were decided by is right. What is written is proposed by
-// this server, in this term, or not at all: so a new leader, which begins when it has applied all that
-// the one before it had proposed, never meets a write that was thought of on an older state.
-type fence struct {
-	leading context.Context
-	term    uint64
-	astray  func() bool   // then nothing is let through
-	places  chan struct{} // one is taken by each write
-}
-
-func (s *Server) newFence(leading context.Context, term uint64) *fence {
-	return &fence{leading, term, s.goesAstray, make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
-}
-
-// enter gives the context of a write, once there is a place for it. leave ends it.
-func (f *fence) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
-	if err := f.leading.Err(); err != nil {
-		return nil, nil, err
-	}
-	if f.astray() {
-		return nil, nil, errAstray
-	}
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, here{}, f.term))
-	stop := context.AfterFunc(f.leading, cancel)
-	end := func() {
-		stop()
-		cancel()
-	}
-	select {
-	case f.places <- struct{}{}:
-		return ctx, func() {
-			<-f.places
-			end()
-		}, nil
-	case <-ctx.Done():
-		end()
-		return nil, nil, ctx.Err()
-	}
-}
-
-// fenced is a write that a fence lets through.
-func fenced[T any](ctx context.Context, f *fence, write func(ctx context.Context) (T, error)) (written T, err error) {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return written, err
-	}
-	defer leave()
-	return write(ctx)
 }
 
 // fencedRequests are requests that a fence lets through.

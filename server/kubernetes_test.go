@@ -45,7 +45,7 @@ func workloadsAreKept(t *testing.T, c *testCluster) {
 	}
 	leader := c.leader()
 	await(t, leader, "the Deployment's pods", settled(2))
-	over := context.WithValue(t.Context(), here{}, leader.node.Leadership().Term-1)
+	over := context.WithValue(t.Context(), here{}, &seat{fence: leader.newFence(t.Context(), leader.node.Leadership().Term-1)})
 	for _, s := range c.servers {
 		if _, err := s.Propose(over, fsm.Proposal{Command: &fsm.Checkpoint{}}); !errors.Is(err, apiserver.ErrNoLeader) {
 			t.Errorf("%s proposed for a leadership that is over: %v", s.Name(), err)

@@ -28,8 +28,8 @@ const (
 // of apiserver: ErrNoLeader and ErrBusy mean that nothing was done,
 // ErrUnknownOutcome that it may have been.
 func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result, error) {
-	if term, ok := ctx.Value(here{}).(uint64); ok {
-		return s.proposeHere(ctx, term, ps)
+	if at, ok := ctx.Value(here{}).(*seat); ok {
+		return s.proposeHere(ctx, at, ps)
 	}
 	give := time.Now().Add(s.patience())
 	var encoded []byte
@@ -49,15 +49,6 @@ func (s *Server) Propose(ctx context.Context, ps ...fsm.Proposal) ([]fsm.Result,
 		case <-time.After(leaderPoll):
 		}
 	}
-}
-
-// proposeHere proposes what only this server may, in one of its leaderships.
-func (s *Server) proposeHere(ctx context.Context, term uint64, ps []fsm.Proposal) ([]fsm.Result, error) {
-	if l := s.node.Leadership(); !l.Leader || l.Term != term {
-		return nil, fmt.Errorf("%w: the leadership of term %d is over", apiserver.ErrNoLeader, term)
-	}
-	results, _, err := s.proposeEntered(ctx, true, ps)
-	return results, backendError(err)
 }
 
 // proposeOnce tries the leader as it is known now.
