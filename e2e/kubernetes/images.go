@@ -128,7 +128,7 @@ func userSpace() (rootfs, error) {
 
 // tools adds the programs that the suite's images have besides.
 func (r rootfs) tools() error {
-	for _, name := range [...]string{"curl", "dig", "getent", "ip", "nc", "nsenter", "wget"} {
+	for _, name := range [...]string{"curl", "dig", "getent", "ip", "nc", "nsenter", "printenv", "wget"} {
 		delete(r, "bin/"+name) // busybox's would be found first
 		if err := r.program(name); err != nil {
 			return err
