@@ -43,7 +43,8 @@ func TestImageVolumes(t *testing.T) {
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: "/sub", SubPath: "dir"})
 	}
 	push("one")
-	create(t, kube, imaged("reads", "cat /data/dir/file /data/top /sub/file; touch /data/x /sub/file; exec sleep 1000", imageVolume(name, corev1.PullAlways), sub))
+	// Of two streams a runtime keeps no order.
+	create(t, kube, imaged("reads", "exec 2>&1; cat /data/dir/file /data/top /sub/file; touch /data/x /sub/file; exec sleep 1000", imageVolume(name, corev1.PullAlways), sub))
 	before := c.waitRunning(t, "default", "reads")[0]
 	readOnly := "touch: /data/x: Read-only file system\ntouch: /sub/file: Read-only file system\n"
 	c.hasEvent(t, "reads", "Pulled", "Successfully pulled image \""+name)

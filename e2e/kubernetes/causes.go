@@ -17,6 +17,7 @@ const (
 // causes are known and told; a failure that none explains makes the run fail.
 var causes = []cause{
 	{"[sig-node] PodRejectionStatus", "", "The pod asks for more processors than Berth admits in a request ([limits.md](limits.md))."},
+	{"[sig-node] PrivilegedPod", "RTNETLINK answers: Operation not supported", "It makes a `dummy` network interface, which the kernel of the run's machine does not have."},
 	{"[sig-node] Sysctls [LinuxOnly] [NodeConformance] should not launch unsafe", "",
 		"A pod that asks for what its node does not have waits and says so ([pods.md](pods.md)); a kubelet has it fail."},
 	{"[sig-node] Security Context When creating a pod with HostUsers must create the user namespace if set to false", "", hostUsers},
