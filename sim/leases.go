@@ -86,7 +86,7 @@ func (u *user) keepLease(ctx context.Context) {
 
 // remembered: a leader that has taken the renewal of a lease shows it as long as it leads.
 func (u *user) remembered(ctx context.Context) {
-	every(ctx, time.Duration(min(u.world.config.Pace.slow, 12))*5*time.Second, func() {
+	every(ctx, u.world.config.Pace.renewed, func() {
 		i := slices.IndexFunc(u.world.servers, func(m *machine) bool { return m.leads() && time.Since(m.led.since) > 5*time.Second })
 		if i < 0 {
 			return
