@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
 	"os"
@@ -167,12 +166,7 @@ func neverBegan(t *testing.T, c *cluster) {
 		if err := kube.CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		c.eventually(t, name+" to be gone", func(ctx context.Context) error {
-			if _, err := c.get(ctx, name); err == nil {
-				return errStillThere
-			}
-			return nil
-		})
+		c.waitGone(t, name)
 		p := lastSeen(t, c, name, list.ResourceVersion)
 		var states []string
 		for _, s := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {

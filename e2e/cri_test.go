@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	restclient "k8s.io/client-go/rest"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/agent/fleet"
 	"github.com/berth-dev/berth/worker/runtime/cri/containerdtest"
@@ -45,6 +46,22 @@ type realDaemon interface {
 	Processes() []int
 	LogTail() string
 	Dial() (*grpc.ClientConn, error)
+}
+
+// runtimeService is how a daemon is asked for what it keeps, as long as the test lasts.
+func runtimeService(t *testing.T, d realDaemon) criv1.RuntimeServiceClient {
+	t.Helper()
+	conn, err := d.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is under way
+	return criv1.NewRuntimeServiceClient(conn)
+}
+
+// ofPod are the labels by which a daemon finds what is a pod's.
+func ofPod(p *corev1.Pod) map[string]string {
+	return map[string]string{"io.kubernetes.pod.uid": string(p.UID)}
 }
 
 // startDaemon starts a containerd, or the CRI-O that the tests are told of.

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
@@ -114,11 +113,7 @@ func devicesGiven(t *testing.T, d realDaemon) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	var of daemon
-	if d != nil {
-		of = d
-	}
-	c := oneWorker(t, of, fmt.Sprintf("device_plugins = %q", folder))
+	c := oneWorker(t, d, fmt.Sprintf("device_plugins = %q", folder))
 	library := filepath.Join(c.Dir, "library")
 	if err := errors.Join(os.Mkdir(library, 0o755), os.WriteFile(filepath.Join(library, "lib"), []byte("of the plugin\n"), 0o644)); err != nil {
 		t.Fatal(err)
@@ -190,27 +185,16 @@ func annotated(t *testing.T, c *cluster, d realDaemon) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := d.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }() // nothing is under way
-	list, err := criv1.NewRuntimeServiceClient(conn).ListContainers(t.Context(), &criv1.ListContainersRequest{
-		Filter: &criv1.ContainerFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)}}})
-	if err != nil || len(list.Containers) != 1 || list.Containers[0].Annotations["example.com/given"] != "a" {
-		t.Errorf("the runtime has %+v: %v", list, err)
+	if all := runsOf(t, runtimeService(t, d), p); len(all) != 1 || all[0].Annotations["example.com/given"] != "a" {
+		t.Errorf("the runtime has %+v", all)
 	}
 }
 
 // deviceGoes: the one device of a pod that has its node is not well when its container is to start. It waits, says for what, and runs when the device is
 // well again.
 func deviceGoes(t *testing.T, c *cluster, p *ownPlugin) {
-	dir := filepath.Join(c.Dir, "gate")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	gate := volume("gate", "/gate", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}})
-	create(t, c.Reader().Kube, given("waits", "echo $DEVICES", gate, func(p *corev1.Pod) {
+	dir, gated := c.gate(t)
+	create(t, c.Reader().Kube, given("waits", "echo $DEVICES", gated, func(p *corev1.Pod) {
 		init := *p.Spec.Containers[0].DeepCopy()
 		init.Name, init.Image, init.Resources = "init", daemontest.Busybox, corev1.ResourceRequirements{}
 		init.Command = []string{"/bin/sh", "-c", "touch /gate/begun; until test -e /gate/open; do sleep 0.1; done"}

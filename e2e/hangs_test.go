@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -33,6 +32,16 @@ func ownDaemon(t *testing.T, parent string, after uint16) *containerdtest.Daemon
 	return d
 }
 
+// gate is a directory of the cluster's own, and how a pod has it at /gate: there it waits for files, or makes them.
+func (c *cluster) gate(t *testing.T) (dir string, gated func(*corev1.Pod)) {
+	t.Helper()
+	dir = filepath.Join(c.Dir, "gate")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir, volume("gate", "/gate", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}})
+}
+
 // A runtime that hangs, and so neither answers nor refuses, makes the node not ready and loses no pod: who runs goes on, what ends meanwhile ends as it did, who
 // comes and goes does so when it answers again.
 func TestRuntimeHangs(t *testing.T) {
@@ -46,14 +55,10 @@ func TestRuntimeHangs(t *testing.T) {
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	gate := filepath.Join(c.Dir, "gate")
-	if err := os.Mkdir(gate, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	gate, gated := c.gate(t)
 	kube := c.Reader().Kube
 	create(t, kube, imaged("stays", "exec sleep 1000"), imaged("goes", "exec sleep 1000"),
-		imaged("ends", "touch /gate/begun; until test -e /gate/open; do sleep 0.1; done; touch /gate/over; exit 5", policy(corev1.RestartPolicyNever),
-			volume("gate", "/gate", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: gate}})))
+		imaged("ends", "touch /gate/begun; until test -e /gate/open; do sleep 0.1; done; touch /gate/over; exit 5", policy(corev1.RestartPolicyNever), gated))
 	before := c.waitRunning(t, "default", "stays", "goes", "ends")[0]
 	there := func(name string) {
 		t.Helper()
@@ -120,10 +125,5 @@ func TestRuntimeHangs(t *testing.T) {
 	if err := silent.run(ctx); ctx.Err() != nil || !strings.Contains(c.Workers()[0].LogTail(20), `why="nothing was said"`) {
 		t.Errorf("a command in which nothing is said ended with %v, %v", err, ctx.Err())
 	}
-	c.eventually(t, "who was deleted meanwhile to be gone", func(ctx context.Context) error {
-		if p, err := c.get(ctx, "goes"); err == nil {
-			return fmt.Errorf("it is there: %+v", p.Status)
-		}
-		return nil
-	})
+	c.waitGone(t, "goes")
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -73,7 +71,7 @@ func namespaces(t *testing.T, c *cluster, own bool) {
 
 // A class of runtimes says what runs a pod, and what that costs beside it. One that the node does not have holds up its pod alone; processes
 // have none.
-func classed(t *testing.T, c *cluster, d daemon) {
+func classed(t *testing.T, c *cluster, d realDaemon) {
 	kube := c.Reader().Kube
 	for name, class := range map[string]nodev1.RuntimeClass{
 		"other":   {Handler: "other", Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"cpu": resource.MustParse("150m")}}},
@@ -116,15 +114,9 @@ func classed(t *testing.T, c *cluster, d daemon) {
 }
 
 // handlerOf is which of its handlers a runtime says that a pod's sandbox is run by.
-func handlerOf(t *testing.T, d daemon, p *corev1.Pod) string {
+func handlerOf(t *testing.T, d realDaemon, p *corev1.Pod) string {
 	t.Helper()
-	conn, err := grpc.NewClient(d.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	list, err := criv1.NewRuntimeServiceClient(conn).ListPodSandbox(t.Context(), &criv1.ListPodSandboxRequest{
-		Filter: &criv1.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)}}})
+	list, err := runtimeService(t, d).ListPodSandbox(t.Context(), &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{LabelSelector: ofPod(p)}})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("the pod has the sandboxes %v, %v", list.GetItems(), err)
 	}
@@ -137,14 +129,7 @@ func hostMount(t *testing.T, dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("berth-e2e", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mountDisk(t, dir, "size=1m")
 	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -183,12 +183,7 @@ func stops(t *testing.T, c *cluster) {
 		}
 	}
 	for _, name := range []string{"hooked", "deaf"} {
-		c.eventually(t, name+" to be gone", func(ctx context.Context) error {
-			if _, err := c.get(ctx, name); err == nil {
-				return errStillThere
-			}
-			return nil
-		})
+		c.waitGone(t, name)
 	}
 	for name, want := range map[string]string{"hooked": "Succeeded 0 Completed", "deaf": "Failed 137 Error"} {
 		p, got := lastSeen(t, c, name, list.ResourceVersion), "none"
@@ -366,5 +361,16 @@ func goesOn(t *testing.T, c *cluster) {
 }
 
 var errStillThere = errors.New("it is there")
+
+// waitGone waits until a pod is no more.
+func (c *cluster) waitGone(t *testing.T, name string) {
+	t.Helper()
+	c.eventually(t, name+" to be gone", func(ctx context.Context) error {
+		if _, err := c.get(ctx, name); err == nil {
+			return errStillThere
+		}
+		return nil
+	})
+}
 
 func lastWord(p *corev1.Pod) { p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log" }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,15 +28,9 @@ func TestImageDiskPressure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=160m,mode=711"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mountDisk(t, disk, "size=160m,mode=711")
 	d := ownDaemon(t, disk, 2)
+	kept := runtimeService(t, d)
 	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), criWorker(d, "worker-1", "cri", `eviction {
   hard                       = { "imagefs.available" = "48Mi", "nodefs.available" = "0", "nodefs.inodesFree" = "0", "imagefs.inodesFree" = "0", "memory.available" = "0" }
   pressure_transition_period = "5s"
@@ -46,11 +39,7 @@ func TestImageDiskPressure(t *testing.T) {
 	if err := c.waitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	gate := filepath.Join(c.Dir, "gate")
-	if err := os.Mkdir(gate, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	gated := volume("gate", "/gate", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: gate}})
+	gate, gated := c.gate(t)
 	// fill writes so much at each gate as leaves the disk so many MiB.
 	fill := func(gate string) string {
 		return "until test -e /gate/" + gate + "; do sleep 0.1; done; head -c $(cat /gate/" + gate + ")m /dev/zero > /" + gate + "; "
@@ -77,13 +66,13 @@ func TestImageDiskPressure(t *testing.T) {
 		imaged("greedy", fill("first")+fill("second")+"exec sleep 1000", gated))
 	p := c.waitFor(t, "again", "to run again", func(p *corev1.Pod) bool { return podReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
 	c.waitRunning(t, "default", "modest", "greedy")
-	if n := runsOf(t, d, p); n != 2 {
+	if n := len(runsOf(t, kept, p)); n != 2 {
 		t.Fatalf("of its runs %d are kept", n)
 	}
 
 	open("first", 40)
 	c.eventually(t, "what the earlier run left to be removed", func(context.Context) error {
-		if n := runsOf(t, d, p); n != 1 {
+		if n := len(runsOf(t, kept, p)); n != 1 {
 			return fmt.Errorf("of its runs %d are kept", n)
 		}
 		return nil
@@ -96,13 +85,8 @@ func TestImageDiskPressure(t *testing.T) {
 	}
 
 	open("second", 30)
-	evicted := c.waitFor(t, "greedy", "to be evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if evicted.Status.Reason != "Evicted" || !strings.HasPrefix(evicted.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: 48Mi, available: ") ||
-		!strings.Contains(evicted.Status.Message, "Container main was using ") {
-		t.Errorf("it says %s, %q", evicted.Status.Reason, evicted.Status.Message)
-	}
-	if x := condition(evicted, corev1.DisruptionTarget); x == nil || x.Status != corev1.ConditionTrue || x.Reason != corev1.PodReasonTerminationByKubelet {
-		t.Errorf("its conditions are %+v", evicted.Status.Conditions)
+	if m := c.waitEvicted(t, "greedy", "48Mi").Status.Message; !strings.Contains(m, "Container main was using ") {
+		t.Errorf("it says %q", m)
 	}
 	c.hasEvent(t, "greedy", "Evicted", "The node was low on resource: ephemeral-storage")
 	c.diskPressure(t, corev1.ConditionTrue)
@@ -117,20 +101,14 @@ func TestImageDiskPressure(t *testing.T) {
 	}
 }
 
-// runsOf counts what the runtime keeps of the runs of a pod's containers.
-func runsOf(t *testing.T, d realDaemon, p *corev1.Pod) int {
+// runsOf is what the runtime keeps of the runs of a pod's containers.
+func runsOf(t *testing.T, of criv1.RuntimeServiceClient, p *corev1.Pod) []*criv1.Container {
 	t.Helper()
-	conn, err := d.Dial()
+	list, err := of.ListContainers(t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: ofPod(p)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
-	list, err := criv1.NewRuntimeServiceClient(conn).ListContainers(t.Context(), &criv1.ListContainersRequest{
-		Filter: &criv1.ContainerFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list.Containers)
+	return list.Containers
 }
 
 // diskPressure waits until the node says whether its disk is full, and keeps others away or not.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,15 +31,7 @@ func TestNodePressure(t *testing.T) {
 	if err := os.MkdirAll(disk, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,mode=711"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		// Its pods are ended when the worker is, which the cluster sees to before.
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mountDisk(t, disk, "size=64m,mode=711") // its pods are ended when the worker is, which the cluster sees to before it goes
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,15 +51,7 @@ func TestNodePressure(t *testing.T) {
 		return fmt.Sprintf(`head -c %dM /dev/zero > "$BERTH_VOLUME_SCRATCH/data"; exec sleep 1000`, mebibytes)
 	}
 	create(t, kube, pod("default", "modest", fill(5), asks), pod("default", "greedy", fill(45), scratch))
-	evicted := c.waitFor(t, "greedy", "to be evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if evicted.Status.Reason != "Evicted" || !strings.HasPrefix(evicted.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: 20Mi, available: ") {
-		t.Errorf("it says %s, %q", evicted.Status.Reason, evicted.Status.Message)
-	}
-	if !slices.ContainsFunc(evicted.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
-	}) {
-		t.Errorf("its conditions are %+v", evicted.Status.Conditions)
-	}
+	c.waitEvicted(t, "greedy", "20Mi")
 	c.diskPressure(t, corev1.ConditionTrue)
 	// What it held is given back with it, though its object stays.
 	c.diskPressure(t, corev1.ConditionFalse)
@@ -78,4 +61,30 @@ func TestNodePressure(t *testing.T) {
 	if p := c.waitFor(t, "modest", "to be there", func(*corev1.Pod) bool { return true }); p.Status.Phase != corev1.PodRunning {
 		t.Errorf("who held no more than it asked for is %s: %s", p.Status.Phase, p.Status.Message)
 	}
+}
+
+// mountDisk mounts a file system in memory for as long as the test lasts.
+func mountDisk(t *testing.T, dir, options string) {
+	t.Helper()
+	if err := syscall.Mount("berth-e2e", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waitEvicted waits until a pod is evicted for a disk on which no more than threshold was free, and looks at what it says.
+func (c *cluster) waitEvicted(t *testing.T, name, threshold string) *corev1.Pod {
+	t.Helper()
+	p := c.waitFor(t, name, "to be evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+	if p.Status.Reason != "Evicted" || !strings.HasPrefix(p.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: "+threshold+", available: ") {
+		t.Errorf("it says %s, %q", p.Status.Reason, p.Status.Message)
+	}
+	if x := condition(p, corev1.DisruptionTarget); x == nil || x.Status != corev1.ConditionTrue || x.Reason != corev1.PodReasonTerminationByKubelet {
+		t.Errorf("its conditions are %+v", p.Status.Conditions)
+	}
+	return p
 }

@@ -212,7 +212,7 @@ func (p *Program) Kill() {
 
 // BreakNetwork has the plugin that gives pods their addresses fail, until it is repaired, which may be asked for twice.
 func (p *Program) BreakNetwork() (repair func() error, err error) {
-	given := filepath.Join(p.Dir, addressesDir, p.bridge)
+	given := p.addresses()
 	aside := given + ".aside"
 	if err := os.Rename(given, aside); err != nil {
 		return nil, err
@@ -310,12 +310,15 @@ func (p *Program) KillWith(option string, values []string) {
 	}
 }
 
+// addresses is where a file has the name of each address that is taken.
+func (p *Program) addresses() string { return filepath.Join(p.Dir, addressesDir, p.bridge) }
+
 // Network names what the network has for pods: addresses that are taken, ends of links, and what plugins have noted of each to take it
 // back by. It is empty where no pod has an address.
 func (p *Program) Network() ([]string, error) {
 	var out []string
 	for dir, is := range map[string]func(name string) bool{
-		filepath.Join(p.Dir, "ipam", p.bridge): func(name string) bool {
+		p.addresses(): func(name string) bool {
 			_, err := netip.ParseAddr(name) // others are the plugin's own: its lock, and the last that it gave
 			return err == nil
 		},
