@@ -8,7 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -90,7 +92,7 @@ func (o *observer) run(ctx context.Context) {
 		for e := range w.ResultChan() {
 			pod, ok := e.Object.(*corev1.Pod)
 			if !ok {
-				if e.Type == watch.Error {
+				if e.Type == watch.Error && !brokeOff(e.Object) {
 					o.note(fmt.Errorf("the watch at %s ended at revision %s: %v", p.name, revision, e.Object))
 				}
 				break
@@ -100,6 +102,13 @@ func (o *observer) run(ctx context.Context) {
 		}
 		w.Stop()
 	}
+}
+
+// brokeOff tells what client-go says itself, of a connection that was lost, from what a server says. An event that cannot be read is told
+// likewise; it would come again at every server, and nothing would ever be seen settled.
+func brokeOff(what runtime.Object) bool {
+	status, ok := what.(*metav1.Status)
+	return ok && apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *status}, "ClientWatchDecoding")
 }
 
 func (o *observer) note(err error) {

@@ -114,7 +114,7 @@ func scheduling() []Mutant {
 func service() []Mutant {
 	return []Mutant{
 		{"leader-of-before-writes", "a controller writes for a leader that leads no longer", Edit{"server/propose.go",
-			"(uint64); ok {\n\t\treturn s.proposeHere", "(uint64); ok && !ON {\n\t\treturn s.proposeHere"}},
+			"(*seat); ok {\n\t\treturn s.proposeHere", "(*seat); ok && !ON {\n\t\treturn s.proposeHere"}},
 		{"unknown-is-tried-again", "what may have been done is done again", Edit{"server/propose.go",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) {\n",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) && !(ON && errors.Is(err, apiserver.ErrUnknownOutcome)) {\n"}},
@@ -176,10 +176,10 @@ func covers() []Mutant {
 			"// controller is one of Kubernetes' controllers.\n",
 			"type mutantLate struct{ controller }\n\nfunc (l mutantLate) Run(ctx context.Context, workers int) {\n\tselect {\n\tcase <-time.After(time.Minute):\n\t\tl.controller.Run(ctx, workers)\n" +
 				"\tcase <-ctx.Done():\n\t}\n}\n\n// controller is one of Kubernetes' controllers.\n"}},
-		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/kubernetes.go",
-			"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tif f.astray() {",
+		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/fence.go",
+			"\tif err := f.check(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tat :=",
 			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.leading, f = context.WithoutCancel(ctx), context.WithoutCancel(f.leading), &late\n\t}\n" +
-				"\tif err := f.leading.Err(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tif f.astray() {"}},
+				"\tif err := f.check(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tat :="}},
 	}
 }
 

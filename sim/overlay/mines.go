@@ -59,7 +59,7 @@ func mine(tx *Tx, key string) {
 		{"sched/meter.go", "\tm.left -= int64(units)\n\tif m.charged", "\tmine(4999)\n\tm.left -= int64(units)\n\tif m.charged"},
 		{"server/propose.go", "// Propose carries commands out", mined("") + "// Propose carries commands out"},
 		{"server/propose.go", "import (\n", "import (\n\t\"os\"\n\t\"strconv\"\n\t\"sync/atomic\"\n"},
-		{"server/propose.go", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tif term, ok", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tmine(199)\n\tif term, ok"},
+		{"server/propose.go", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tif at, ok", "ps ...fsm.Proposal) ([]fsm.Result, error) {\n\tmine(199)\n\tif at, ok"},
 	}
 }
 

@@ -81,6 +81,9 @@ func (a *API) List(ctx context.Context, resource, namespace string, into runtime
 	return a.berth.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").Do(ctx).Into(into)
 }
 
+// WatchBroke is what client-go itself says of a watch that it could not go on reading: the connection was lost, or what came was not an event.
+const WatchBroke metav1.CauseType = "ClientWatchDecoding"
+
 // Watch follows the objects of group berth.dev from a revision on.
 func (a *API) Watch(ctx context.Context, resource, namespace, revision string) (watch.Interface, error) {
 	opts := metav1.ListOptions{Watch: true, ResourceVersion: revision}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -171,6 +172,9 @@ func victimNames(victims []berthv1.Victim) string {
 	return orDash(strings.Join(out, ", "))
 }
 
+// watchAgain is how long a watch that broke is left alone.
+const watchAgain = time.Second
+
 // followPreemptions prints what is there and then every change, until the
 // command is interrupted. A watch that ends is taken up again where it was, with
 // any server.
@@ -216,6 +220,12 @@ func (e *Env) followPreemptions(ctx context.Context, api *connect.API, ns string
 			}
 			fmt.Fprintln(e.ErrOut, "some changes were missed")
 			revision = list.ResourceVersion
+		case apierrors.HasStatusCause(err, connect.WatchBroke):
+			fmt.Fprintln(e.ErrOut, err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(watchAgain):
+			}
 		case err != nil:
 			return fmt.Errorf("watching the preemptions: %w", err)
 		}
