@@ -64,11 +64,11 @@ bench-kubelet: containers ## the figures of a node's worker beside those of Kube
 	go test -count=1 -timeout 60m ./e2e -run '^TestNodeBesideKubelet$$' -v -kubelet '$(KUBELET)' -beside.pods=$(PODS)
 
 # A kernel, systemd and a server of nfs are taken out of their packages into VM, not installed. The machines are emulated, with no help of the processor.
-# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do; PART=nfs is volumes of nfs alone; PART=kubelet a node of KUBELET, as
+# PART=brief is what fits into every run of the CI: one machine, without systemd, and the tests of what limits do; PART=nfs is volumes of nfs alone; PART=apparmor it alone; PART=kubelet a node of KUBELET, as
 # `make kubelet-program` builds it. Like all tests of real containers it is left out where root cannot install anything, or is told not to.
 VM           ?= $(CURDIR)/bin/vm
 PART         ?= whole
-e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, and of volumes of nfs; PART=brief for a few, PART=nfs for those, PART=kubelet for a kubelet; needs root
+e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in virtual machines, with and without systemd, of volumes of nfs and of AppArmor; PART=brief for a few, PART=nfs or apparmor for those, PART=kubelet for a kubelet; needs root
 	$(MAKE) containers CONTAINERS='$(CONTAINERS) qemu-system-x86'
 	@if [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && command -v apt-get >/dev/null; then e2e/testdata/vm/parts.sh '$(VM)'; fi
 	@if [ '$(PART)' = kubelet ] && [ "$$(id -u)" = 0 ] && [ -z "$$BERTH_WITHOUT_CONTAINERS" ] && [ '$(KUBELET_BUILT)' != yes ]; then $(MAKE) kubelet-program; fi

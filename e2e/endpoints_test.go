@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	berthmodel "github.com/berth-dev/berth/model"
 )
 
 // TestEndpointsAreMirrored: what somebody writes into Endpoints is in endpoint slices, by which services are carried, as
@@ -132,21 +134,22 @@ func (f *followed) touch(t *testing.T, name string) {
 
 // endpoint is what is said of a pod.
 type endpoint struct {
-	name               string
-	ready, terminating bool
+	name                        string
+	ready, serving, terminating bool
 }
 
 func endpointsOf(slices ...discoveryv1.EndpointSlice) map[types.UID]endpoint {
 	out := map[types.UID]endpoint{}
 	for i := range slices {
 		for _, e := range slices[i].Endpoints {
-			out[e.TargetRef.UID] = endpoint{e.TargetRef.Name, *e.Conditions.Ready, *e.Conditions.Terminating}
+			out[e.TargetRef.UID] = endpoint{e.TargetRef.Name, *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating}
 		}
 	}
 	return out
 }
 
-// ends deletes a pod, which goes when it may, and that is not before its endpoint says that it ends.
+// ends deletes a pod, which goes when it may, and that is not before its endpoint says that it ends: who has nobody else may go on there for as
+// long as the pod's probe says that it serves.
 func (f *followed) ends(t *testing.T, name string) {
 	t.Helper()
 	kube := f.Reader().Kube
@@ -168,12 +171,22 @@ func (f *followed) ends(t *testing.T, name string) {
 		if !there {
 			t.Fatal("the endpoint is gone, and the pod is not")
 		}
-		if said == (endpoint{name, false, true}) {
+		if said == (endpoint{name, false, true, true}) {
+			f.touch(t, "unready-"+name)
+			continue
+		}
+		if said == (endpoint{name, false, false, true}) {
 			break
 		}
 		if said.terminating || !said.ready {
 			t.Errorf("the endpoint says %+v", said)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(f.dir, "heard-"+name)); err != nil {
+		t.Errorf("the endpoint says that it does not serve before its probe does: %v", err)
+	}
+	if err := os.Remove(filepath.Join(f.dir, "unready-"+name)); err != nil {
+		t.Fatal(err)
 	}
 	if now, err := kube.CoreV1().Pods(f.ns).Get(t.Context(), name, metav1.GetOptions{}); err != nil || now.UID != pod.UID || now.DeletionTimestamp == nil {
 		t.Errorf("the pod is not there any more: %v", err)
@@ -269,7 +282,7 @@ func (f *followed) agree(t *testing.T) (said map[types.UID]endpoint) {
 		}
 		for i := range pods.Items {
 			p := &pods.Items[i]
-			if want := (endpoint{p.Name, podReady(p), p.DeletionTimestamp != nil}); said[p.UID] != want || ready[p.UID] != want.ready {
+			if want := (endpoint{p.Name, podReady(p), berthmodel.Ready(p), p.DeletionTimestamp != nil}); said[p.UID] != want || ready[p.UID] != want.ready {
 				return fmt.Errorf("of %+v it is said that %+v, and that it is ready: %t", want, said[p.UID], ready[p.UID])
 			}
 		}

@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, systemd, and nfs.
+	// vmParts is what `make e2e-vm` takes out of Debian's packages: linux, a kernel with its modules, systemd, nfs, and apparmor.
 	vmParts = flag.String("vm", "", "the directory of a kernel and of systemd for virtual machines; none: the tests in them are left out")
-	vmPart  = flag.String("vm.part", "whole", "whole; brief: what is dear to run often is left out, and the machine with systemd; nfs: volumes of nfs alone; or kubelet: a node of -kubelet alone")
+	vmPart  = flag.String("vm.part", "whole", "whole; brief: what is dear to run often is left out, and the machine with systemd; nfs: volumes of nfs alone; apparmor: it alone; or kubelet: a node of -kubelet alone")
 )
 
 const (
@@ -38,10 +38,10 @@ type inner struct {
 }
 
 // vmPlan says which tests run in machines: of the runtime of processes, of that of containers (none: empty), of quotas of directories, of
-// pods, of volumes of nfs, and of a node of a kubelet, and whether pods in a machine with systemd, too.
+// pods, of volumes of nfs, of AppArmor, and of a node of a kubelet, and whether pods in a machine with systemd, too.
 type vmPlan struct {
-	process, cri, quota, pods, nfs, kubelet string
-	systemd                                 bool
+	process, cri, quota, pods, nfs, armor, kubelet string
+	systemd                                        bool
 }
 
 var vmPlans = map[string]vmPlan{
@@ -51,10 +51,12 @@ var vmPlans = map[string]vmPlan{
 		quota:   "^TestLimit$",
 		pods:    "^TestPodsInVM$",
 		nfs:     "^TestNFSInVM$",
+		armor:   "^TestAppArmorInVM$",
 		systemd: true,
 	},
-	"nfs":     {nfs: "^TestNFSInVM$"},
-	"kubelet": {kubelet: "^TestKubelet$/^(pods_of_every_kind_run|people_reach_into_them|pods_are_deleted)$"},
+	"nfs":      {nfs: "^TestNFSInVM$"},
+	"apparmor": {armor: "^TestAppArmorInVM$"},
+	"kubelet":  {kubelet: "^TestKubelet$/^(pods_of_every_kind_run|people_reach_into_them|pods_are_deleted)$"},
 	"brief": {
 		process: "^Test(LimitsAndOutOfMemory|NoCgroupIsLeft|Use)$",
 		quota:   "^TestLimit$",
@@ -70,7 +72,7 @@ func TestVM(t *testing.T) {
 	}
 	plan, ok := vmPlans[*vmPart]
 	if !ok {
-		t.Fatalf("-vm.part is %q, and not whole, brief, nfs or kubelet", *vmPart)
+		t.Fatalf("-vm.part is %q, and not whole, brief, nfs, apparmor or kubelet", *vmPart)
 	}
 	needsContainers(t)
 	if _, err := os.Stat(filepath.Join(*vmParts, "whole")); err != nil && mayLackContainers() {
@@ -111,6 +113,9 @@ func TestVM(t *testing.T) {
 	if plan.nfs != "" {
 		tests = append(tests, own("nfs", "cgroupfs", plan.nfs))
 	}
+	if plan.armor != "" {
+		tests = append(tests, own("apparmor", "cgroupfs", plan.armor))
+	}
 	if plan.kubelet != "" {
 		if *kubeletProgram == "" {
 			t.Fatal("`make e2e-vm PART=kubelet` names a kubelet, too")
@@ -131,8 +136,8 @@ func TestVM(t *testing.T) {
 
 // machines are made of the same parts.
 type machines struct {
-	dir                                     string
-	kernel, modules, initial, systemds, nfs string
+	dir, parts               string
+	kernel, modules, initial string
 }
 
 // prepare finds the parts, and makes the file system that the kernel begins with.
@@ -152,8 +157,7 @@ func (v *machines) prepare(ctx context.Context) error {
 		return err
 	}
 	v.kernel, v.initial = found[0], filepath.Join(v.dir, "initial.img")
-	v.modules, v.systemds = filepath.Join(parts, "linux", "lib", "modules"), filepath.Join(parts, "systemd")
-	v.nfs = filepath.Join(parts, "nfs")
+	v.parts, v.modules = parts, filepath.Join(parts, "linux", "lib", "modules")
 	release := strings.TrimPrefix(filepath.Base(v.kernel), "vmlinuz-")
 	out, err := exec.CommandContext(ctx, "sh", "testdata/vm/initial.sh", v.modules, release, "testdata/vm/init", v.dir).CombinedOutput()
 	if err != nil {
@@ -205,7 +209,11 @@ func (v *machines) boot(t *testing.T, console string, words []string) (string, e
 		"-display", "none", "-no-reboot", "-kernel", v.kernel, "-initrd", v.initial, "-append", strings.Join(words, " "),
 		"-serial", "file:" + console, "-serial", "stdio",
 		"-device", "virtio-rng-pci"}
-	for tag, path := range map[string]string{"machine": "/", "systemd": v.systemds, "nfs": v.nfs} { // as they are, to be read
+	shown := map[string]string{"machine": "/"} // as they are, to be read
+	for _, part := range [...]string{"systemd", "nfs", "apparmor"} {
+		shown[part] = filepath.Join(v.parts, part)
+	}
+	for tag, path := range shown {
 		args = append(args, "-fsdev", "local,id="+tag+",path="+path+",security_model=none,readonly=on,multidevs=remap",
 			"-device", "virtio-9p-pci,fsdev="+tag+",mount_tag="+tag)
 	}

@@ -43,6 +43,7 @@ func (p *podState) takenBack() bool {
 
 // stepStop ends the containers and, when the pod's object is to go, removes what is left.
 func (p *podState) stepStop(now time.Time) {
+	p.stepProbes(now)
 	deadline := p.stopAt.Add(p.grace)
 	before := false // something that must end before the sidecars is still there
 	for i := range p.ctrs {

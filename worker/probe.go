@@ -71,7 +71,8 @@ func (c *ctr) started() bool { return c.state == ctrRunning && c.passes(ProbeSta
 // ready is what the readiness probe says of a started container.
 func (c *ctr) ready() bool { return c.started() && c.passes(ProbeReadiness) }
 
-// stepProbes starts the probes whose time has come.
+// stepProbes starts the probes whose time has come. While its pod ends, only that of readiness goes on: a service that has nobody else
+// sends to who is ending as long as that says that it still serves.
 func (p *podState) stepProbes(now time.Time) {
 	if p.addressless() {
 		return
@@ -84,7 +85,11 @@ func (p *podState) stepProbes(now time.Time) {
 		for k := range probeKinds {
 			// PB4: no other probe runs until the startup probe has passed, and
 			// that one never runs again.
-			if spec := c.probe(k); spec != nil && (k == ProbeStartup) != c.started() {
+			spec := c.probe(k)
+			if spec == nil || k != ProbeReadiness && !p.stopAt.IsZero() {
+				continue
+			}
+			if (k == ProbeStartup) != c.started() {
 				p.stepProbe(c, k, spec, now)
 			}
 		}
@@ -124,7 +129,7 @@ func (p *podState) probed(c *ctr, o Outcome, now time.Time) {
 	}
 	pr := &c.probing[o.ProbeKind]
 	pr.underWay = false
-	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() {
+	if c.state != ctrRunning || !c.condemned.IsZero() || !p.stopAt.IsZero() && o.ProbeKind != ProbeReadiness {
 		return
 	}
 	if unknown(o.Err) { // PB2: nothing follows from it

@@ -124,8 +124,9 @@ func (p *podState) containerStatus(c *ctr) corev1.ContainerStatus {
 	case roleEphemeral:
 		s.Started = nil
 	default:
-		// LC6: without a readiness probe, what runs is ready; LC8: never in a pod that is being deleted.
-		s.Ready = c.ready() && p.pod.DeletionTimestamp == nil && !p.gone
+		// LC6: without a readiness probe, what runs is ready. That it ends, its pod's object says; its services send nothing new there
+		// (LC8), unless there is nobody else (KEP-1669).
+		s.Ready = c.ready()
 	}
 	id := ""
 	if c.attempt >= 0 {

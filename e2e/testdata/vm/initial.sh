@@ -6,7 +6,7 @@
 set -e
 modules=$1/$2 init=$3 dir=$4
 to=$dir/initial/lib/modules/$2
-mkdir -p "$to" "$dir/initial/dev" "$dir/initial/proc" "$dir/initial/machine" "$dir/initial/systemd" "$dir/initial/nfs" "$dir/initial/memory" "$dir/initial/root"
+mkdir -p "$to" "$dir/initial/dev" "$dir/initial/proc" "$dir/initial/machine" "$dir/initial/systemd" "$dir/initial/nfs" "$dir/initial/apparmor" "$dir/initial/memory" "$dir/initial/root"
 cp "$(command -v busybox)" "$dir/initial/busybox"
 cp "$init" "$dir/initial/init"
 cp "$modules/modules.builtin" "$to/"

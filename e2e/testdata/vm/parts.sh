@@ -1,13 +1,13 @@
 #!/bin/sh
 # Takes out of Debian's packages what virtual machines are made of, and installs nothing of it:
 #
-#   parts.sh DIR   (DIR/linux: a kernel with its modules; DIR/systemd, DIR/nfs: systemd, and a server and a client of nfs, each with what it
-#                   needs and this machine lacks)
+#   parts.sh DIR   (DIR/linux: a kernel with its modules; DIR/systemd, DIR/nfs, DIR/apparmor: systemd, a server and a client of nfs, and what
+#                   gives the kernel profiles of AppArmor, each with what it needs and this machine lacks)
 set -e
 mkdir -p "$1"
 cd "$1"
-[ ! -e whole ] || [ ! -d nfs ] || exit 0
-rm -rf whole linux systemd nfs packages
+[ ! -e whole ] || [ ! -d nfs ] || [ ! -d apparmor ] || exit 0
+rm -rf whole linux systemd nfs apparmor packages
 apt-get update -q
 # The kernel for clouds cannot share files.
 image=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
@@ -30,6 +30,7 @@ taken() {
 }
 taken systemd systemd
 taken nfs nfs-kernel-server nfs-common
+taken apparmor apparmor
 mkdir packages linux
 (cd packages && apt-get download -q "$image")
 dpkg-deb -x packages/*.deb linux
