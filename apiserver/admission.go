@@ -91,6 +91,10 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 	if err != nil {
 		return nil, err
 	}
+	ofResizes, err := newResizeGuard(plugins)
+	if err != nil {
+		return nil, err
+	}
 	// What is asked a second time where somebody has changed what those before had seen.
 	changing := admission.NewChainHandler(slices.Concat(
 		[]admission.Interface{namespaceGuard{c}, limitRanges{view}, podDefaults{view}, volumeAdmission{view}, ofIngresses}, ofNodes, mutating,
@@ -98,7 +102,7 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 	c.Interface = admission.NewChainHandler(slices.Concat(
 		[]admission.Interface{bounds{speed}, c.events, again{changing}},
 		// From here on nothing is changed any more.
-		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}}, certificateGuards(rights, view), validating,
+		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}, ofResizes}, certificateGuards(rights, view), validating,
 	)...)
 	return c, nil
 }

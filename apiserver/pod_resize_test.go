@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
 )
 
-// A resize changes what containers ask for and nothing else, whatever the node has; limit ranges and quotas are asked again.
+// A resize changes what containers ask for and nothing else, up to what the node could hold; limit ranges and quotas are asked again.
 func TestResize(t *testing.T) {
 	s := share(t)
 	pods, ns, node := podsOn(t, s, "a")
@@ -42,6 +44,13 @@ func TestResize(t *testing.T) {
 	bad.Spec.Containers[0].Resources.Requests = nil
 	_, err = pods.UpdateResize(ctx, "a", bad, metav1.UpdateOptions{})
 	wantStatus(t, err, 422, "")
+	bad = got.DeepCopy()
+	bad.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1001")
+	_, err = pods.UpdateResize(ctx, "a", bad, metav1.UpdateOptions{})
+	wantStatus(t, err, 403, "node didn't have enough allocatable resources: cpu, requested: 1001000, allocatable: 1000000")
+	if !apierrors.HasStatusCause(err, podresize.ReasonNodeCapacity) {
+		t.Errorf("it does not say that the node is too small: %#v", err)
+	}
 	bad = got.DeepCopy()
 	bad.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("-1")
 	_, err = pods.UpdateResize(ctx, "a", bad, metav1.UpdateOptions{})

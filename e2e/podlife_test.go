@@ -47,7 +47,7 @@ func podLife(t *testing.T, d realDaemon) {
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"ends": ends, "restarts": restarts, "init": initContainers, "sees": sees, "stops": stops, "probed": probed, "refused": refused,
 		"entered": entered, "attached": attached, "debugged": debugged, "fills": fills, "mounts": mounts, "privileged": privileged,
-		"labelled": labelled, "resized": resized, "never began": neverBegan,
+		"labelled": labelled, "resized": resized, "resized before it begins": resizedInit, "never began": neverBegan,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

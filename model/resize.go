@@ -8,7 +8,10 @@ import (
 
 // Resizing says whether what a pod is charged for differs from what its spec asks for: it is bound, and by its status
 // its containers have more than that, or its node will never give them what they ask for.
-func Resizing(pod *corev1.Pod) bool {
+func Resizing(pod *corev1.Pod) bool { return resizing(pod, false) }
+
+// resizing is Resizing; all: also where only an init container is resized that is no sidecar.
+func resizing(pod *corev1.Pod, all bool) bool {
 	s := &pod.Status
 	if pod.Spec.NodeName == "" || len(s.ContainerStatuses)+len(s.InitContainerStatuses) == 0 && s.Resources == nil {
 		return false
@@ -23,7 +26,7 @@ func Resizing(pod *corev1.Pod) bool {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; isSidecar(c) && differs(c, statusOf(s.InitContainerStatuses, i, c.Name)) {
+		if c := &pod.Spec.InitContainers[i]; (all || isSidecar(c)) && differs(c, statusOf(s.InitContainerStatuses, i, c.Name)) {
 			return true
 		}
 	}
@@ -63,8 +66,14 @@ func SameCharge(a, b *corev1.Pod) bool {
 // kube-scheduler's rule: of what it asks for, what its node has set aside for it and what its containers really have, the
 // most of each resource; what it asks for is left out while the node says that it can never have it. A pod that is not
 // being resized is its own answer; else it is a copy, which shares with the pod what is not its resources.
-func Charged(pod *corev1.Pod) *corev1.Pod {
-	if !Resizing(pod) {
+func Charged(pod *corev1.Pod) *corev1.Pod { return charged(pod, false) }
+
+// Most is Charged with what init containers have that are no sidecars. kube-scheduler does not count that, but what bounds the whole of a pod must not
+// be less than what bounds one of its containers.
+func Most(pod *corev1.Pod) *corev1.Pod { return charged(pod, true) }
+
+func charged(pod *corev1.Pod, inits bool) *corev1.Pod {
+	if !resizing(pod, inits) {
 		return pod
 	}
 	out, infeasible := *pod, infeasible(pod)
@@ -79,7 +88,7 @@ func Charged(pod *corev1.Pod) *corev1.Pod {
 		return charged
 	}
 	out.Spec.Containers = charge(pod.Spec.Containers, pod.Status.ContainerStatuses, true)
-	out.Spec.InitContainers = charge(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, false)
+	out.Spec.InitContainers = charge(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, inits)
 	if own := pod.Spec.Resources; own != nil && pod.Status.Resources != nil {
 		actual, allocated := wholePods(pod)
 		charged := charges(own, actual, allocated, infeasible)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,6 +93,25 @@ func TestChargedIsKubernetes(t *testing.T) {
 		}
 		if Resizing(pod) == SameCharge(pod, unsaid(pod)) {
 			t.Fatalf("is resized: %t, is charged as by its spec: %t", Resizing(pod), SameCharge(pod, unsaid(pod)))
+		}
+	})
+}
+
+// No container that runs has more than what the most of its pod bounds all of it by, an init container neither.
+func TestMostBoundsEveryContainer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pod := resizedPod(t)
+		if pod.Spec.Resources != nil {
+			return // a container may have more than its pod: that is what bounds it then
+		}
+		most := FromList(resourcehelper.PodLimits(Most(pod), resourcehelper.PodResourcesOptions{}))
+		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			if s.Resources == nil {
+				continue
+			}
+			if has := FromList(s.Resources.Limits); has.MilliCPU > most.MilliCPU || has.Get("memory") > most.Get("memory") {
+				t.Fatalf("%s has %+v, and its pod %+v", s.Name, has, most)
+			}
 		}
 	})
 }

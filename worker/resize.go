@@ -109,7 +109,10 @@ func (p *podState) respecAll() {
 }
 
 // charged is the pod with what it takes of the node: for as long as a container has more than is set aside for it, that.
-func (p *podState) charged() *corev1.Pod {
+func (p *podState) charged() *corev1.Pod { return p.having(model.Charged) }
+
+// having is the pod with the most of what is set aside for it and what it has, by a rule of model's.
+func (p *podState) having(most func(*corev1.Pod) *corev1.Pod) *corev1.Pod {
 	if p.resize.progress == 0 {
 		return p.pod
 	}
@@ -125,7 +128,7 @@ func (p *podState) charged() *corev1.Pod {
 			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, s)
 		}
 	}
-	return model.Charged(&pod)
+	return most(&pod)
 }
 
 // resourcesOfAll is the same for the pod as a whole, where it asks for something as that.
@@ -345,7 +348,7 @@ func (p *podState) stepResize(now time.Time) {
 	}
 	if !r.raised || last || len(changes) > 0 {
 		r.underWay = true
-		p.act(Action{Kind: ActionResize, Resize: &runtime.Resize{Pod: p.pod, Most: p.charged(), Had: p.hasOfAll(), Containers: changes, Last: last}})
+		p.act(Action{Kind: ActionResize, Resize: &runtime.Resize{Pod: p.pod, Most: p.having(model.Most), Had: p.hasOfAll(), Containers: changes, Last: last}})
 		return
 	}
 	for _, c := range again {

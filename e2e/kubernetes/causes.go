@@ -35,6 +35,8 @@ var causes = []cause{
 		"Kubernetes has deprecated them since 1.19, and Berth has none: `/readyz` of a server and `berth operator` say how servers are."},
 	{"[sig-node] kubelet kubectl get --raw", "Failed to find", nodeLogs},
 	{"[sig-node] kubelet kubectl get --raw", "error reading SSH key", nodeLogs},
+	{"[sig-node] PLR Pod InPlace Resize", "pod.status.allocatedResources mismatch",
+		"Berth tells what is allocated to a pod as a whole where the pod asks for that as a whole, and not of every pod with requests."},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }

@@ -28,14 +28,20 @@ const (
 	serial = "Serial"
 	// scheduling are the specs that are about what Berth is for.
 	scheduling = `\[sig-scheduling\] Scheduler(Predicates|Preemption|Priorities)|\[sig-apps\] DisruptionController`
-	// groups are more of what pods, their nodes, controllers, services and kubectl do.
-	groups = `\[sig-(node|apps|network|instrumentation|api-machinery|storage|cli)\] (\[(Serial|NodeConformance|FeatureGate:\w+)\] )*(` +
+	// groups are more of what pods, their nodes, their volumes, controllers, services, the API and kubectl do.
+	groups = `\[sig-(node|apps|network|instrumentation|api-machinery|storage|cli|auth)\] (\[(Serial|NodeConformance|FeatureGate:\w+)\] )*(` +
 		`Pods|Pods? Extended|Probing (restartable init )?container|(Restartable Init )?Container Lifecycle Hook|Lifecycle [Ss]leep|PreStop|` +
 		`Ephemeral Containers|Container Runtime|[Kk]ubelet|Downward API|Security Context|Sysctls|RuntimeClass|PrivilegedPod|` +
 		`(PLR )?Pod InPlace Resize|PodOSRejection|PodRejectionStatus|Override hostname of Pod|Events|` +
 		`Deployment|ReplicaSet|ReplicationController|StatefulSet|Daemon set|Job|CronJob|TTLAfterFinished|` +
 		`EndpointSlice|Services|ServerSideApply|FieldValidation|Servers with support for|ResourceQuota|Garbage collector|` +
-		`PersistentVolumes-local|[Kk]ubectl)\b`
+		`PersistentVolumes-local|[Kk]ubectl|` +
+		`FileKeyRef|NoExecuteTaintManager|NodeLease|Pod Level Resources|Pod garbage|Variable Expansion|Mount propagation|` +
+		`ConfigMap|EmptyDir|HostPath(Type)?|PVC? Protection|PersistentVolumes Default|Retroactive|Projected (configMap|downwardAPI|secret)|Secrets|Subpath|Ephemeralstorage|` +
+		`DNS should|IngressClass|Networking|NoSNAT|Proxy|Service CIDRs|Topology Hints|Traffic Distribution|EndpointSliceMirroring|Conntrack|KubeProxy|` +
+		`API Streaming|API priority|CRDValidationRatcheting|CustomResource\w+|Discovery|Generated clientset|Namespaces|OpenAPIV3|Server request|StorageVersion|` +
+		`ValidatingAdmissionPolicy|client-go|health handlers|ServiceAccounts?|SelfSubjectReview|Certificates API|NodeAuthenticator)\b|` +
+		`\[sig-auth\] \[Feature:NodeAuthorizer\]`
 	// focused are the specs that are counted unless others are asked for.
 	focused = `\[Conformance\]|` + scheduling + `|` + groups
 	// kubelets are those of them that run on nodes of Kubernetes' own kubelet, too.

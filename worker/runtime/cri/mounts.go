@@ -70,7 +70,7 @@ func pinSubPath(ctx context.Context, m *runtime.Mount, at string) error {
 	resolve := uint64(unix.RESOLVE_IN_ROOT)
 	if m.Image == "" {
 		resolve = unix.RESOLVE_BENEATH
-		if err := makeBeneath(m.Source, m.SubPath); err != nil {
+		if err := mounts.MakeBeneath(m.Source, m.SubPath); err != nil {
 			return err
 		}
 	}
@@ -110,19 +110,6 @@ func (r *Runtime) Unpin(pod types.UID) error {
 		err = errors.Join(err, mounts.RemoveAll(context.Background(), dir))
 	}
 	return err
-}
-
-// makeBeneath makes a directory where there is nothing.
-func makeBeneath(dir, path string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if _, err := root.Stat(path); os.IsNotExist(err) {
-		return root.MkdirAll(path, 0o755)
-	}
-	return nil
 }
 
 // openBelow opens what is below a directory, without reading: a pipe would wait, and a file may not be readable. The

@@ -207,7 +207,7 @@ func (r *Runtime) configure(ctx context.Context, spec *runtime.Spec, command []s
 	for _, m := range volumes {
 		name := strings.ToUpper(strings.ReplaceAll(m.Volume, "-", "_"))
 		if !r.bind {
-			if err := mounts.Apart(ctx, func() error { return subPath(&m) }); err != nil {
+			if err := mounts.Apart(ctx, func() error { return mounts.MakeBeneath(m.Source, m.SubPath) }); err != nil {
 				return nil, fmt.Errorf("volume %q: %w", m.Volume, err)
 			}
 			env = append(env, VolumeEnv+name+"="+filepath.Join(m.Source, m.SubPath))
@@ -255,22 +255,6 @@ func (r *Runtime) devices(d *runtime.Devices, c *shim.Config) error {
 		}
 	}
 	return nil
-}
-
-// subPath makes a sub path where there is nothing. The container finds its way itself, with no more rights than it has.
-func subPath(m *runtime.Mount) error {
-	if m.SubPath == "" {
-		return nil
-	}
-	root, err := os.OpenRoot(m.Source)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if _, err := root.Stat(m.SubPath); !os.IsNotExist(err) {
-		return err
-	}
-	return root.MkdirAll(m.SubPath, 0o755)
 }
 
 func readOnlyRoot(c *corev1.Container) bool {

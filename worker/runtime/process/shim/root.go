@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/worker/runtime/mounts"
 )
 
 // Home is where a container finds what is its own, in a root of its own: its scratch directory and its last words.
@@ -144,13 +146,7 @@ func openSubPath(volume int, path, sub string) (int, error) {
 	if err != unix.ENOENT {
 		return fd, err
 	}
-	// os.Root keeps inside as well, whatever changes meanwhile.
-	dir, err := os.OpenRoot(path)
-	if err != nil {
-		return -1, err
-	}
-	defer dir.Close()
-	if err := dir.MkdirAll(sub, 0o755); err != nil {
+	if err := mounts.MakeBeneath(path, sub); err != nil {
 		return -1, err
 	}
 	return unix.Openat2(volume, sub, how)
