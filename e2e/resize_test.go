@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
 // asking sets what a pod's only container asks for, and is limited to.
@@ -185,7 +187,7 @@ func resizedInit(t *testing.T, c *cluster) {
 	}
 	create(t, c.Reader().Kube, imaged("begins", "exec sleep 1000", asking("20m", "32Mi"), func(p *corev1.Pod) {
 		first := *p.Spec.Containers[0].DeepCopy()
-		first.Name = "first"
+		first.Name, first.Image = "first", daemontest.Busybox
 		p.Spec.InitContainers = []corev1.Container{first}
 	}))
 	for _, cpu := range [...]string{"20m", "40m", "20m"} {
