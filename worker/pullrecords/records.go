@@ -61,15 +61,18 @@ type Records struct {
 // known is an image that was fetched here.
 type known struct {
 	image
-	gone time.Time // since when no listing has it; zero: the last one did
+	gone     time.Time // since when no listing has it; zero: the last one did
+	doubtful bool      // it may not be on the disk any more
 }
 
 // underWay is a pull that may be under way. As long as it is here an image of its repository without a record is not taken for one that nobody fetched.
 type underWay struct {
 	pull
 	running int
-	ended   uint64    // how many listings had begun when the last of them ended
-	unsure  time.Time // when one of them ended of which it is not known how, and maybe not for the runtime; zero: none did
+	// doubtful: it may not be on the disk any more.
+	doubtful bool
+	ended    uint64    // how many listings had begun when the last of them ended
+	unsure   time.Time // when one of them ended of which it is not known how, and maybe not for the runtime; zero: none did
 }
 
 // Open reads the records in a directory.
@@ -168,8 +171,8 @@ func (r *Records) Begin(name string) error {
 	if err != nil {
 		return err
 	}
-	if r.join(repo) {
-		return nil
+	if joined, err := r.join(repo); joined || err != nil {
+		return err
 	}
 	images, err := r.opts.Images()
 	if err != nil {
@@ -177,8 +180,8 @@ func (r *Records) Begin(name string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.joinLocked(repo) {
-		return nil
+	if joined, err := r.joinLocked(repo); joined || err != nil {
+		return err
 	}
 	if len(r.pulls) >= maxPulls {
 		if err := r.settleOne(images); err != nil {
@@ -206,19 +209,26 @@ func of(i runtime.Image, file string) bool {
 	})
 }
 
-func (r *Records) join(repo string) bool {
+func (r *Records) join(repo string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.joinLocked(repo)
 }
 
 // joinLocked counts one more pull, where it is noted already that there are some.
-func (r *Records) joinLocked(repo string) bool {
+func (r *Records) joinLocked(repo string) (bool, error) {
 	p := r.pulls[pullFile(repo)]
-	if p != nil {
-		p.running++
+	if p == nil {
+		return false, nil
 	}
-	return p != nil
+	if p.doubtful {
+		if err := r.write(pullFile(repo), p.pull); err != nil {
+			return false, fmt.Errorf("noting that an image is fetched: %w", err)
+		}
+		p.doubtful = false
+	}
+	p.running++
+	return true, nil
 }
 
 // Pulled notes that an image was fetched, by whose credentials; nil: by none of a pod's.
@@ -272,7 +282,7 @@ func (r *Records) grant(ref string, g grant) error {
 	for _, old := range k.Grants {
 		if old.Repository == g.Repository {
 			switch {
-			case old.Anyone, old.Key != nil && g.Key != nil && *old.Key == *g.Key:
+			case (old.Anyone || old.Key != nil && g.Key != nil && *old.Key == *g.Key) && !k.doubtful:
 				return nil // nothing new
 			case g.Anyone, sameSecret(old.Key, g.Key):
 				continue
@@ -315,6 +325,7 @@ func (r *Records) makeRoom() error {
 
 func (r *Records) forget(file string) error {
 	if err := r.remove(file); err != nil {
+		r.images[file].doubtful = true
 		return err
 	}
 	delete(r.images, file)
@@ -343,6 +354,11 @@ func (r *Records) Listed(listing uint64, images []runtime.Image) {
 		switch {
 		case here[file]:
 			k.gone = time.Time{}
+			if k.doubtful {
+				err := r.write(file, k.image)
+				k.doubtful = err != nil
+				failed = errors.Join(failed, err)
+			}
 		case k.gone.IsZero():
 			k.gone = now
 		case now.Sub(k.gone) >= goneAge:
@@ -370,6 +386,7 @@ func (r *Records) settle(file string, images []runtime.Image) error {
 		}
 	}
 	if err := r.remove(file); err != nil {
+		p.doubtful = true
 		return err
 	}
 	delete(r.pulls, file)
