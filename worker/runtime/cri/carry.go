@@ -11,12 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	restclient "k8s.io/client-go/rest"
 	clientcommand "k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/klog/v2"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/berth-dev/berth/worker/runtime"
@@ -83,7 +85,8 @@ func (c *carried) run(ctx context.Context, in io.Reader, out, errs io.Writer, re
 	if c.o.TTY && resize != nil {
 		o.TerminalSizeQueue = sizes(resize)
 	}
-	err := c.to.StreamWithContext(ctx, o)
+	// That input comes for a command that has ended is no trouble of the node's.
+	err := c.to.StreamWithContext(klog.NewContext(ctx, logr.Discard()), o)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
