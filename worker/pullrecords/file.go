@@ -26,7 +26,7 @@ const version = 1
 // maxFileBytes bounds what is read of a file. What is written is less.
 const maxFileBytes = 1 << 20
 
-// grant is who may use an image under a name without asking its registry.
+// grant is who may use an image under a name without asking its registry. Without Anyone and Key it is nobody, and says that it was, or may have been, fetched under that name.
 type grant struct {
 	Repository string `json:"repository"`
 	// Anyone: the registry gave it to the worker without any credentials of a pod's.
@@ -34,18 +34,21 @@ type grant struct {
 	Key    *runtime.ImageKey `json:"key,omitempty"`
 }
 
-// image is the record of an image that was fetched here. One without grants is nobody's before a registry was asked.
+// image is the record of an image that was fetched here. Under a name of which there is no grant nobody fetched it: that somebody has pushed a copy of what was preloaded to a
+// registry of his own, and fetched that, takes it away from nobody.
 type image struct {
 	Version int     `json:"version"`
 	Ref     string  `json:"ref"`
 	Grants  []grant `json:"grants"` // the newest last
+	// More: it may have been fetched under names of which there is no grant.
+	More bool `json:"more,omitempty"`
 }
 
 // pull is the record of images that are being fetched from a repository.
 type pull struct {
 	Version    int    `json:"version"`
 	Repository string `json:"repository"`
-	// Before are the images of the repository, by their refs, that were here before and were not fetched here.
+	// Before are the images of the repository, by their refs, that were here before and were not fetched under its name.
 	Before []string `json:"before"`
 }
 
@@ -116,7 +119,7 @@ func (r *Records) load() error {
 				err = errDamaged
 			}
 			if err != nil {
-				i = image{}
+				i = image{More: true}
 			}
 			r.images[name] = &known{image: i}
 		} else {

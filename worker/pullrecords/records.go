@@ -125,7 +125,7 @@ func (r *Records) MayUse(name, ref string, keys func() ([]runtime.ImageKey, erro
 	if slices.ContainsFunc(grants, func(g grant) bool { return g.Anyone }) {
 		return true
 	}
-	if len(grants) == 0 {
+	if !slices.ContainsFunc(grants, func(g grant) bool { return g.Key != nil }) {
 		return false
 	}
 	has, err := keys()
@@ -150,18 +150,25 @@ func sameSecret(a, b *runtime.ImageKey) bool {
 func (r *Records) grants(repo, ref string) (fetched bool, _ []grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k := r.images[imageFile(ref)]
-	if k == nil {
-		p := r.pulls[pullFile(repo)]
-		return p != nil && !slices.Contains(p.Before, ref), nil
-	}
 	var out []grant
-	for _, g := range k.Grants {
-		if g.Repository == repo {
-			out = append(out, g)
+	k := r.images[imageFile(ref)]
+	if k != nil {
+		for _, g := range k.Grants {
+			if g.Repository == repo {
+				out = append(out, g)
+			}
 		}
 	}
-	return true, out
+	if k.fetchedFrom(pullFile(repo)) {
+		return true, out
+	}
+	p := r.pulls[pullFile(repo)]
+	return p != nil && !slices.Contains(p.Before, ref), nil
+}
+
+// fetchedFrom says whether an image was, or may have been, fetched from the repository whose pulls are noted in that file. nil was not.
+func (k *known) fetchedFrom(file string) bool {
+	return k != nil && (k.More || slices.ContainsFunc(k.Grants, func(g grant) bool { return pullFile(g.Repository) == file }))
 }
 
 // Begin notes, before a registry is asked, that an image is going to be fetched. Without an error Pulled or Failed has to be called when that has ended. With an error
@@ -190,7 +197,7 @@ func (r *Records) Begin(name string) error {
 	}
 	p := &underWay{pull: pull{Version: version, Repository: repo}, running: 1}
 	for _, i := range images {
-		if r.images[imageFile(i.Ref)] == nil && len(p.Before) < maxBefore && of(i, pullFile(repo)) {
+		if _, is := named(i, pullFile(repo)); is && len(p.Before) < maxBefore && !r.images[imageFile(i.Ref)].fetchedFrom(pullFile(repo)) {
 			p.Before = append(p.Before, i.Ref)
 		}
 	}
@@ -201,12 +208,14 @@ func (r *Records) Begin(name string) error {
 	return nil
 }
 
-// of says whether an image has a name of the repository whose pulls are noted in that file.
-func of(i runtime.Image, file string) bool {
-	return slices.ContainsFunc(i.Names, func(name string) bool {
-		repo, err := repository(name)
-		return err == nil && pullFile(repo) == file
-	})
+// named is by which repository an image is called whose pulls are noted in that file.
+func named(i runtime.Image, file string) (repo string, ok bool) {
+	for _, name := range i.Names {
+		if repo, err := repository(name); err == nil && pullFile(repo) == file {
+			return repo, true
+		}
+	}
+	return "", false
 }
 
 func (r *Records) join(repo string) (bool, error) {
@@ -278,23 +287,23 @@ func (r *Records) grant(ref string, g grant) error {
 		}
 		k = &known{}
 	}
-	to := image{Version: version, Ref: ref}
+	to := image{Version: version, Ref: ref, More: k.More}
 	for _, old := range k.Grants {
 		if old.Repository == g.Repository {
 			switch {
 			case (old.Anyone || old.Key != nil && g.Key != nil && *old.Key == *g.Key) && !k.doubtful:
 				return nil // nothing new
-			case g.Anyone, sameSecret(old.Key, g.Key):
+			case g.Anyone, old.Key == nil, sameSecret(old.Key, g.Key):
 				continue
 			}
 		}
 		to.Grants = append(to.Grants, old)
 	}
-	if g.Repository != "" {
-		to.Grants = append(to.Grants, g)
-	}
-	if n := len(to.Grants) - maxGrants; n > 0 {
-		to.Grants = to.Grants[n:]
+	to.Grants = append(to.Grants, g)
+	if len(to.Grants) > maxGrants {
+		dropped := to.Grants[0]
+		to.Grants = to.Grants[1:]
+		to.More = to.More || !slices.ContainsFunc(to.Grants, func(g grant) bool { return g.Repository == dropped.Repository })
 	}
 	if err := r.write(file, to); err != nil {
 		return err
@@ -379,8 +388,11 @@ func (r *Records) Listed(listing uint64, images []runtime.Image) {
 func (r *Records) settle(file string, images []runtime.Image) error {
 	p := r.pulls[file]
 	for _, i := range images {
-		if r.images[imageFile(i.Ref)] == nil && !slices.Contains(p.Before, i.Ref) && of(i, file) {
-			if err := r.grant(i.Ref, grant{}); err != nil {
+		if slices.Contains(p.Before, i.Ref) || r.images[imageFile(i.Ref)].fetchedFrom(file) {
+			continue
+		}
+		if repo, ok := named(i, file); ok {
+			if err := r.grant(i.Ref, grant{Repository: repo}); err != nil {
 				return err
 			}
 		}

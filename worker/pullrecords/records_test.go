@@ -116,7 +116,8 @@ func TestMayUse(t *testing.T) {
 		{"another secret of that name", team + ":1", "secret", []runtime.ImageKey{recreated}, []Policy{n}},
 		{"another secret", team + ":1", "secret", []runtime.ImageKey{other}, []Policy{n}},
 		{"no hash", team + ":1", "secret", []runtime.ImageKey{{Name: "x"}}, []Policy{n}},
-		{"under another name", "registry.test/team/other:1", "secret", []runtime.ImageKey{owner}, []Policy{n}},
+		{"under a name by which nobody fetched it", "registry.test/team/other:1", "secret", nil, []Policy{n, p}}, // somebody on the machine has given it that
+		{"under a name by which it comes", "registry.test/coming/app:1", "secret", []runtime.ImageKey{owner}, []Policy{n}},
 		{"another image of that name", team + ":1", "moved", []runtime.ImageKey{owner}, []Policy{n, p}}, // the tag was moved by somebody on the machine
 		{"what anyone could fetch", "docker.io/library/web:1", "public", nil, []Policy{n, p, l, a}},
 		{"what nobody fetched", team + ":0", "preloaded", nil, []Policy{n, p}},
@@ -302,8 +303,8 @@ func TestDamagedRecords(t *testing.T) {
 	}
 	r = s.open(t, nil, dir)
 	pulled(t, r, team+":1", "secret", &owner)
-	if r = s.open(t, nil, dir); !r.MayUse(team+":1", "secret", keys(owner)) {
-		t.Error("its owner may not use it")
+	if r = s.open(t, nil, dir); !r.MayUse(team+":1", "secret", keys(owner)) || r.MayUse("registry.test/before:1", "secret", keys(owner)) {
+		t.Error("its owner may not use it, or anybody under a name by which it may have been fetched before")
 	}
 	// A record of a version that is not known, and one that has another's name.
 	for _, b := range []any{image{Version: version + 1, Ref: "secret", Grants: []grant{{Repository: team, Anyone: true}}}, image{Version: version, Ref: "x", Grants: []grant{{Repository: team, Anyone: true}}}} {
@@ -476,6 +477,25 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// TestCopies: somebody fetches a copy of what was preloaded from elsewhere, with a secret. To others it is what it was, by its name.
+func TestCopies(t *testing.T) {
+	s := newStore()
+	s.names["same"] = []string{"registry.test/base:1"}
+	r := s.open(t, nil, t.TempDir())
+	owner := key("s", "h1")
+	pulled(t, r, team+":1", "same", &owner)
+	s.names["same"] = append(s.names["same"], team+":1")
+	s.listed(t, r)
+	if !r.MayUse("registry.test/base:1", "same", keys()) || r.MayUse(team+":1", "same", keys()) {
+		t.Error("by the name of before it may not be used, or by the other one by anybody")
+	}
+	// Fetched by its own name it is no longer preloaded.
+	pulled(t, r, "registry.test/base:1", "same", &owner)
+	if r.MayUse("registry.test/base:1", "same", keys()) {
+		t.Error("anybody may use it")
+	}
+}
+
 // TestRecordsGo: those of images that are not here any more, an hour later, and not because a listing was not whole.
 func TestRecordsGo(t *testing.T) {
 	dir := t.TempDir()
@@ -517,6 +537,9 @@ func TestBounds(t *testing.T) {
 		k.Name = fmt.Sprintf("%s%d", long[:200], i)
 		pulled(t, r, team+":1", "secret", &k)
 	}
+	if r.images[imageFile("secret")].More {
+		t.Error("it may have been fetched under other names")
+	}
 	k := r.images[imageFile("secret")]
 	if n := len(k.Grants); n != maxGrants || k.Grants[n-1].Key.Hash != fmt.Sprintf("%064d", maxGrants+9) {
 		t.Errorf("%d grants, the last of them %+v", n, k.Grants[n-1])
@@ -534,6 +557,13 @@ func TestBounds(t *testing.T) {
 	}
 	if len(r.pulls) != maxPulls || r.pulls[pullFile("registry.test/3")] != nil {
 		t.Errorf("%d pulls are noted", len(r.pulls))
+	}
+	// An image that is fetched under very many names is under none taken for one that nobody fetched.
+	for i := range maxGrants + 10 {
+		pulled(t, r, fmt.Sprintf("elsewhere.test/%d:1", i), "secret", nil)
+	}
+	if r.MayUse(team+":1", "secret", keys()) || r.MayUse("another.test/app:1", "secret", keys()) {
+		t.Error("anybody may use it")
 	}
 	s.names = map[string][]string{}
 	for i := len(r.images); i < maxImages; i++ {
