@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-dev/berth/worker/runtime/cri/criotest"
 	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
@@ -160,12 +161,11 @@ func devicesGiven(t *testing.T, d realDaemon) {
 	deviceGoes(t, c, p)
 }
 
-// specifiedDevice writes a specification of a device where a runtime that knows the container device interface finds it, and returns the device's name; empty: the runtime
-// knows none. The device comes with a variable, a folder and a device node.
+// specifiedDevice writes a specification of a device where CRI-O finds it, by the container device interface, and returns the device's name; empty: it is another runtime, which knows
+// none. The device comes with a variable, a folder and a device node.
 func specifiedDevice(t *testing.T, d realDaemon, folder string) string {
 	t.Helper()
-	knows, ok := d.(interface{ CDI() string })
-	if !ok {
+	if d == nil || *crioPrograms == "" {
 		return ""
 	}
 	const kind, device = "example.com/specified", "one"
@@ -173,7 +173,7 @@ func specifiedDevice(t *testing.T, d realDaemon, folder string) string {
   "env": ["SPECIFIED=by its specification"],
   "mounts": [{"hostPath": %q, "containerPath": "/specified/library", "options": ["ro", "bind"]}],
   "deviceNodes": [{"path": "/dev/specified", "hostPath": "/dev/zero", "type": "c", "major": 1, "minor": 5, "permissions": "rw"}]}}]}`, kind, device, folder)
-	path := filepath.Join(knows.CDI(), "specified.json")
+	path := filepath.Join(d.(*criotest.Daemon).CDI(), "specified.json")
 	if err := os.WriteFile(path, []byte(spec), 0o644); err != nil {
 		t.Fatal(err)
 	}
