@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-dev/berth/atomicfile"
 	"github.com/berth-dev/berth/disk"
 	"github.com/berth-dev/berth/disk/platter"
 	"github.com/berth-dev/berth/worker/runtime"
@@ -246,22 +247,29 @@ func TestCrashes(t *testing.T) {
 
 // TestDamagedRecords: a file of which a bit is another, or a part is not there, lets nobody use anything whom the whole one did not let.
 func TestDamagedRecords(t *testing.T) {
-	dir := t.TempDir()
+	const dir = "/data/pulls"
+	m := platter.New(rand.New(rand.NewPCG(1, 1)), "data").Mount()
+	write := func(path string, b []byte) {
+		t.Helper()
+		if err := (atomicfile.Files{Disk: m}).Write(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := newStore()
-	r := s.open(t, nil, dir)
+	r := s.open(t, m, dir)
 	owner := key("s", "h1")
 	pulled(t, r, team+":1", "secret", &owner)
 	if err := r.Begin(team + ":2"); err != nil {
 		t.Fatal(err)
 	}
-	files, err := os.ReadDir(dir)
+	files, err := m.ReadDir(dir)
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	whole := 0
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
-		good, err := os.ReadFile(path)
+		good, err := disk.ReadFile(m, path, maxFileBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,10 +283,8 @@ func TestDamagedRecords(t *testing.T) {
 			}
 		}
 		for _, b := range damages {
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			r := s.open(t, nil, dir)
+			write(path, b)
+			r := s.open(t, m, dir)
 			stranger := key("t", "h2")
 			stranger.UID = "another"
 			for ref, name := range map[string]string{"secret": team + ":1", "comes": team + ":2"} {
@@ -290,20 +296,16 @@ func TestDamagedRecords(t *testing.T) {
 				whole++
 			}
 		}
-		if err := os.WriteFile(path, good, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(path, good)
 	}
 	if whole == 0 {
 		t.Error("nothing was ever read")
 	}
 	// The next pull writes it anew.
-	if err := os.WriteFile(filepath.Join(dir, imageFile("secret")), []byte("rot"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r = s.open(t, nil, dir)
+	write(filepath.Join(dir, imageFile("secret")), []byte("rot"))
+	r = s.open(t, m, dir)
 	pulled(t, r, team+":1", "secret", &owner)
-	if r = s.open(t, nil, dir); !r.MayUse(team+":1", "secret", keys(owner)) || r.MayUse("registry.test/before:1", "secret", keys(owner)) {
+	if r = s.open(t, m, dir); !r.MayUse(team+":1", "secret", keys(owner)) || r.MayUse("registry.test/before:1", "secret", keys(owner)) {
 		t.Error("its owner may not use it, or anybody under a name by which it may have been fetched before")
 	}
 	// A record of a version that is not known, and one that has another's name.
@@ -311,7 +313,7 @@ func TestDamagedRecords(t *testing.T) {
 		if err := r.write(imageFile("secret"), b); err != nil {
 			t.Fatal(err)
 		}
-		if s.open(t, nil, dir).MayUse(team+":1", "secret", keys()) {
+		if s.open(t, m, dir).MayUse(team+":1", "secret", keys()) {
 			t.Errorf("anybody may use it by %+v", b)
 		}
 	}
