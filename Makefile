@@ -78,7 +78,7 @@ e2e-vm: ## cgroups of version 2: tests of containers and pods with limits in vir
 # A first build takes some three minutes. CRIO is where they are built; CRIO_BUILT=yes takes what is there.
 CRIO         ?= $(CURDIR)/bin/crio
 CRIO_TAGS    := seccomp containers_image_openpgp containers_image_ostree_stub exclude_graphdriver_btrfs netgo osusergo
-CRIO_TESTS   := TestPodLife/cri|TestRealContainers|TestImageVolumes$$|TestDevicePlugins/cri|TestMachineEnds/cri|TestStaticPods/cri|TestTop/cri|TestServices$$|TestFaults$$|TestDevWithContainers$$
+CRIO_TESTS   := TestPodLife/cri|TestRealContainers|TestImageVolumes$$|TestDevicePlugins/cri|TestDevicesGiven/cri|TestStreamsEnd/cri|TestMachineEnds/cri|TestStaticPods/cri|TestTop/cri|TestServices$$|TestFaults$$|TestDevWithContainers$$
 e2e-crio: shim ## the tests of real containers, the runtime's own and the end-to-end ones, on CRI-O; needs root
 	$(MAKE) containers CONTAINERS='$(CONTAINERS) conmon gcc libc6-dev libseccomp-dev pkg-config'
 	test '$(CRIO_BUILT)' = yes || $(MAKE) crio-programs

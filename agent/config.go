@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
 	"github.com/berth-dev/berth/worker/eviction"
+	"github.com/berth-dev/berth/worker/pullrecords"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/fake"
 	"github.com/berth-dev/berth/workloads"
@@ -89,6 +90,10 @@ type CRIPart struct {
 	ParallelPulls int
 	// ImagesHigh and ImagesLow are percentages of the images' disk.
 	ImagesHigh, ImagesLow int
+	// PullVerification says of which images that are here a pod has to show credentials; empty: of all that the worker fetched. The list is of those that
+	// pullrecords.ParseAllowlist reads.
+	PullVerification          pullrecords.Policy
+	PullVerificationAllowlist []string
 }
 
 // ServicesPart is a node's part in services.

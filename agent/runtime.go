@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-dev/berth/worker"
 	"github.com/berth-dev/berth/worker/devices"
+	"github.com/berth-dev/berth/worker/pullrecords"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/worker/runtime/cri"
 )
@@ -81,6 +83,24 @@ func openDevices(c *WorkerConfig, link *uplink) (*devices.Registry, error) {
 		Dir: c.DevicePlugins, State: filepath.Join(c.DataDir, "devices.json"), Logger: c.Logger,
 		Changed: func() { link.agent.DevicesChanged() },
 	})
+}
+
+// openPullRecords reads which images the worker has fetched by whose credentials; nil: the runtime fetches none.
+func openPullRecords(c *WorkerConfig, rt runtime.Runtime) (worker.PullRecords, error) {
+	store, ok := rt.(runtime.ImageStore)
+	if !ok || c.DataDir == "" {
+		return nil, nil
+	}
+	allowed, err := pullrecords.ParseAllowlist(c.CRI.PullVerificationAllowlist)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pullrecords.Open(pullrecords.Options{Dir: filepath.Join(c.DataDir, "pulls"), Policy: c.CRI.PullVerification, Allowlist: allowed,
+		Images: store.Images, Logger: c.Logger})
+	if err != nil {
+		return nil, err // a nil of another type would be one that keeps records
+	}
+	return r, nil
 }
 
 func openCRI(c *WorkerConfig, link *uplink, forward *forwarder) (runtime.Runtime, func(), error) {

@@ -82,6 +82,9 @@ func (p *workerParts) join() error {
 	if p.plugins != nil {
 		o.Devices = p.plugins
 	}
+	if o.Pulls, err = openPullRecords(c, p.runtime); err != nil {
+		return err
+	}
 	if link.agent, err = worker.New(o); err != nil {
 		return err
 	}

@@ -74,7 +74,8 @@ func Default() *Config {
 			SampleInterval:    "10s",
 			StreamIdleTimeout: "4h", StreamMaxDuration: "24h",
 
-			CRI:           &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80},
+			CRI: &WorkerCRI{Endpoint: "unix:///run/containerd/containerd.sock", ParallelPulls: 3, ImageGCHighPercent: 85, ImageGCLowPercent: 80,
+				ImagePullCredentialsVerificationPolicy: "NeverVerifyPreloadedImages"},
 			Services:      &WorkerServices{Mode: "auto", ClusterDomain: "cluster.local"},
 			Capacity:      &Capacity{},
 			Reserved:      &Reserved{},

@@ -273,6 +273,9 @@ type WorkerCRI struct {
 	// Images that nobody uses are removed above the one percentage of their disk, down to the other.
 	ImageGCHighPercent int `hcl:"image_gc_high_percent,optional"`
 	ImageGCLowPercent  int `hcl:"image_gc_low_percent,optional"`
+	// Of which images that are on the node a pod needs credentials, and which of those that the worker has not fetched need none with NeverVerifyAllowlistedImages.
+	ImagePullCredentialsVerificationPolicy string   `hcl:"image_pull_credentials_verification_policy,optional"`
+	PreloadedImagesVerificationAllowlist   []string `hcl:"preloaded_images_verification_allowlist,optional"`
 }
 
 // Capacity replaces what the machine is found to have; empty: as found.

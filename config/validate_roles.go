@@ -269,6 +269,11 @@ func (c *Config) validateWorker(k checker) {
 	k.between("worker.cri.parallel_pulls", w.CRI.ParallelPulls, 1, 100)
 	k.between("worker.cri.image_gc_high_percent", w.CRI.ImageGCHighPercent, 1, 100)
 	k.between("worker.cri.image_gc_low_percent", w.CRI.ImageGCLowPercent, 0, w.CRI.ImageGCHighPercent)
+	if problem, ok := oneOf(w.CRI.ImagePullCredentialsVerificationPolicy, "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"); !ok {
+		k.fail("worker.cri.image_pull_credentials_verification_policy", "%s", problem)
+	} else if listed := len(w.CRI.PreloadedImagesVerificationAllowlist) > 0; listed && w.CRI.ImagePullCredentialsVerificationPolicy != "NeverVerifyAllowlistedImages" {
+		k.fail("worker.cri.preloaded_images_verification_allowlist", `it is only for the policy "NeverVerifyAllowlistedImages"`)
+	}
 	c.validateJoining(k)
 	if !c.Server.Enabled && len(c.Join) == 0 && len(w.JoinAPI) == 0 {
 		k.fail("worker.enabled", "the worker knows no member of a cluster; set join")

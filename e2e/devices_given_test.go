@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-dev/berth/worker/runtime/cri/criotest"
 	"github.com/berth-dev/berth/worker/runtime/cri/daemontest"
 )
 
@@ -118,6 +119,7 @@ func devicesGiven(t *testing.T, d realDaemon) {
 	if err := errors.Join(os.Mkdir(library, 0o755), os.WriteFile(filepath.Join(library, "lib"), []byte("of the plugin\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+	specified := specifiedDevice(t, d, library)
 	p := &ownPlugin{lists: make(chan []*pluginapi.Device, 1)}
 	p.answers = func(ids []string) *pluginapi.ContainerAllocateResponse {
 		a := &pluginapi.ContainerAllocateResponse{
@@ -128,6 +130,9 @@ func devicesGiven(t *testing.T, d realDaemon) {
 		}
 		if d != nil {
 			a.Devices = append(a.Devices, &pluginapi.DeviceSpec{HostPath: readableDevice(t, c.Dir), ContainerPath: "/dev/readable", Permissions: "r"})
+		}
+		if specified != "" {
+			a.CdiDevices = []*pluginapi.CDIDevice{{Name: specified}}
 		}
 		return a
 	}
@@ -141,11 +146,39 @@ func devicesGiven(t *testing.T, d realDaemon) {
 	if got, want := c.berth(t, "logs", "sees"), "a, by the container\nof the plugin\nkept\n 00 00 00 00 00\nwritten\n"; got != want {
 		t.Errorf("it saw %q, and should %q", got, want)
 	}
+	if specified != "" {
+		create(t, c.Reader().Kube, given("specified", `echo "$SPECIFIED"; cat /specified/library/lib; touch /specified/library/more 2>/dev/null || echo kept; `+
+			`test -c /dev/specified && head -c 3 /dev/specified | od -An -tx1`))
+		c.waitFor(t, "specified", "to have seen it", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+		if got, want := c.berth(t, "logs", "specified"), "by its specification\nof the plugin\nkept\n 00 00 00\n"; got != want {
+			t.Errorf("it saw %q, and should %q", got, want)
+		}
+	}
 	if d != nil {
 		deviceByPermission(t, c)
 		annotated(t, c, d)
 	}
 	deviceGoes(t, c, p)
+}
+
+// specifiedDevice writes a specification of a device where CRI-O finds it, by the container device interface, and returns the device's name; empty: it is another runtime, which knows
+// none. The device comes with a variable, a folder and a device node.
+func specifiedDevice(t *testing.T, d realDaemon, folder string) string {
+	t.Helper()
+	if d == nil || *crioPrograms == "" {
+		return ""
+	}
+	const kind, device = "example.com/specified", "one"
+	spec := fmt.Sprintf(`{"cdiVersion": "0.6.0", "kind": %q, "devices": [{"name": %q, "containerEdits": {
+  "env": ["SPECIFIED=by its specification"],
+  "mounts": [{"hostPath": %q, "containerPath": "/specified/library", "options": ["ro", "bind"]}],
+  "deviceNodes": [{"path": "/dev/specified", "hostPath": "/dev/zero", "type": "c", "major": 1, "minor": 5, "permissions": "rw"}]}}]}`, kind, device, folder)
+	path := filepath.Join(d.(*criotest.Daemon).CDI(), "specified.json")
+	if err := os.WriteFile(path, []byte(spec), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(path) })
+	return kind + "=" + device
 }
 
 // given is a pod with one of the plugin's devices that runs a script.

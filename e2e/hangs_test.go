@@ -117,12 +117,12 @@ func TestRuntimeHangs(t *testing.T) {
 	if x := ended.Status.ContainerStatuses[0].State.Terminated; x == nil || x.ExitCode != 5 {
 		t.Errorf("what ended meanwhile: %+v", ended.Status.ContainerStatuses)
 	}
-	// Its streams end as those of processes do.
+	// Its streams end, and whoever is in them is told.
 	silent := session{server: c.Reader(), ns: "default", pod: "stays", protocol: "websocket", command: []string{"sleep", "1000"},
 		StreamOptions: remotecommand.StreamOptions{Stdout: io.Discard}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := silent.run(ctx); ctx.Err() != nil || !strings.Contains(c.Workers()[0].LogTail(20), `why="nothing was said"`) {
+	if err := silent.run(ctx); err == nil || !strings.Contains(err.Error(), "nothing was said for 10s") || !strings.Contains(c.Workers()[0].LogTail(20), `why="nothing was said"`) {
 		t.Errorf("a command in which nothing is said ended with %v, %v", err, ctx.Err())
 	}
 	c.waitGone(t, "goes")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,15 +17,22 @@ import (
 // Who is in a pod and says nothing leaves it after a while, though client and servers tell each other all the time that they are there; who goes on talking leaves
 // it later.
 func TestStreamsEnd(t *testing.T) {
-	t.Parallel() // it waits, mostly
-	c := newCluster(t, server("server-1", "bootstrap_expect = 1"), worker("worker-1", `stream_idle_timeout = "6s"`, `stream_max_duration = "20s"`))
-	if err := c.waitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	create(t, c.Reader().Kube, pod("default", "silent", "exec sleep 1000"))
+	t.Run("process", func(t *testing.T) {
+		t.Parallel() // it waits, mostly
+		streamsEnd(t, nil)
+	})
+	t.Run("cri", func(t *testing.T) {
+		t.Parallel()
+		streamsEnd(t, realContainers(t))
+	})
+}
+
+func streamsEnd(t *testing.T, d realDaemon) {
+	c := oneWorker(t, d, "stream_idle_timeout = \"6s\"\n  stream_max_duration = \"20s\"")
+	create(t, c.Reader().Kube, imaged("silent", "exec sleep 1000"))
 	c.waitRunning(t, "default", "silent")
 	ended := make(chan error)
-	begin := func(what string, run func(ctx context.Context) error) {
+	begin := func(what string, told []string, run func(ctx context.Context) error) {
 		go func() {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
@@ -34,6 +42,8 @@ func TestStreamsEnd(t *testing.T) {
 				err = fmt.Errorf("%s does not end: %w", what, ctx.Err())
 			case err == nil:
 				err = fmt.Errorf("%s ends as if all were well", what)
+			case len(told) > 0 && !slices.ContainsFunc(told, func(why string) bool { return strings.Contains(err.Error(), why) }):
+				err = fmt.Errorf("%s is not told why it ends: %w", what, err)
 			default:
 				err = nil
 			}
@@ -48,11 +58,12 @@ func TestStreamsEnd(t *testing.T) {
 			"a talker": {command: []string{"/bin/sh", "-c", "while :; do echo on; sleep 1; done"}},
 		} {
 			s.server, s.ns, s.pod, s.protocol, s.StreamOptions = c.Reader(), "default", "silent", protocol, remotecommand.StreamOptions{Stdout: io.Discard}
-			begin(what+" by "+protocol, s.run)
+			begin(what+" by "+protocol, []string{"nothing was said for 6s", "it was open for 20s"}, s.run)
 			streams++
 		}
 	}
-	begin("port-forward", func(ctx context.Context) error { return forwardsNothing(ctx, c) })
+	// Its protocol has no words for that.
+	begin("port-forward", nil, func(ctx context.Context) error { return forwardsNothing(ctx, c) })
 	streams++
 	for range streams {
 		if err := <-ended; err != nil {

@@ -51,6 +51,8 @@ type Options struct {
 	Mirrors Mirrors
 	// Devices gives devices to containers; nil: there are none but those that the node's amounts name.
 	Devices Devices
+	// Pulls says which pods may use an image that is here; nil: all may.
+	Pulls PullRecords
 	// Recorder takes events; may be nil.
 	Recorder Recorder
 	// Observe measures every ten seconds what the machine may run short of, and Eviction says when it does; nil: the
@@ -155,7 +157,7 @@ func New(o Options) (*Agent, error) {
 	a.core = NewCore(co)
 	a.caller = &caller{runtime: o.Runtime, volumes: o.Volumes, getter: o.Getter, alloc: o.Node.Status.Allocatable,
 		hostIPs: ips, event: co.Event, api: o.API, refreshes: make(chan struct{}, refreshesAtOnce), measures: make(chan struct{}, measuresAtOnce),
-		devices: o.Devices, holds: a.holds, meters: newMeters(a.running)}
+		devices: o.Devices, pulls: o.Pulls, holds: a.holds, meters: newMeters(a.running)}
 	return a, nil
 }
 
@@ -530,14 +532,21 @@ func (a *Agent) reportNode(ctx context.Context, status *corev1.NodeStatus, condi
 // listImages brings the images up to date, and says whether they are others now. A runtime that does not answer has the
 // ones that it had.
 func (a *Agent) listImages(status *corev1.NodeStatus) bool {
-	images, err := NodeImages(a.runtime)
+	var listing uint64
+	if a.opts.Pulls != nil {
+		listing = a.opts.Pulls.Listing()
+	}
+	all, err := allImages(a.runtime)
 	if err != nil {
 		a.log.Warn("the images could not be listed", "error", err)
 		return false
 	}
+	if a.opts.Pulls != nil {
+		a.opts.Pulls.Listed(listing, all)
+	}
 	before := status.Images
-	status.Images = images
-	return !sameImages(before, images)
+	status.Images = largest(all)
+	return !sameImages(before, status.Images)
 }
 
 func sameConditions(a, b []corev1.NodeCondition) bool {

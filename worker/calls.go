@@ -35,7 +35,8 @@ type caller struct {
 	measures chan struct{}
 	// api is where a pod finds the API; nil: nowhere.
 	api     func(pod *corev1.Pod) (host, port string)
-	devices Devices // nil: there are none
+	devices Devices     // nil: there are none
+	pulls   PullRecords // nil: nobody keeps any, and an image that is here is any pod's
 	holds   func(types.UID) bool
 	// event takes events; nil: none are made.
 	event func(pod *corev1.Pod, eventType, reason, message string)

@@ -23,14 +23,20 @@ const (
 // NodeImages is what a node reports of its runtime's images: the same list whatever the order in which the runtime names
 // them. A runtime without images reports none.
 func NodeImages(rt runtime.Runtime) ([]corev1.ContainerImage, error) {
+	images, err := allImages(rt)
+	return largest(images), err
+}
+
+// allImages are the runtime's.
+func allImages(rt runtime.Runtime) ([]runtime.Image, error) {
 	lister, ok := rt.(runtime.ImageLister)
 	if !ok {
 		return nil, nil
 	}
-	images, err := lister.Images()
-	if err != nil {
-		return nil, err
-	}
+	return lister.Images()
+}
+
+func largest(images []runtime.Image) []corev1.ContainerImage {
 	var out []corev1.ContainerImage
 	for _, i := range images {
 		if len(i.Names) == 0 {
@@ -42,7 +48,7 @@ func NodeImages(rt runtime.Runtime) ([]corev1.ContainerImage, error) {
 	slices.SortFunc(out, func(a, b corev1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Names[0], b.Names[0]))
 	})
-	return out[:min(len(out), maxImages)], nil
+	return out[:min(len(out), maxImages)]
 }
 
 func sameImages(a, b []corev1.ContainerImage) bool { return apiequality.Semantic.DeepEqual(a, b) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -171,17 +172,19 @@ func (c *caller) fetch(ctx context.Context, store runtime.ImageStore, pod *corev
 	case err != nil:
 		return "", &imageError{name, waitErrInspect, "InspectFailed", fmt.Errorf("Failed to inspect image %q: %w", name, err)}
 	}
-	switch policy := pullPolicy(name, policy); {
-	case ref != "" && policy != corev1.PullAlways:
+	secrets := sync.OnceValue(func() []*corev1.Secret { return c.pullSecrets(ctx, pod) })
+	policy = pullPolicy(name, policy)
+	switch {
+	case ref != "" && policy != corev1.PullAlways && c.mayUse(store, name, ref, secrets):
 		c.tell(pod, corev1.EventTypeNormal, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", name))
 		return ref, nil
-	case policy == corev1.PullNever:
+	case policy == corev1.PullNever: // whether it is here is not told to whom it is not for
 		return "", &imageError{name, waitErrNeverPull, waitErrNeverPull,
 			fmt.Errorf("Container image %q is not present with pull policy of Never", name)}
 	}
 	c.tell(pod, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", name))
-	pulled, err := store.PullImage(ctx, name, c.pullSecrets(ctx, pod))
+	pulled, err := c.pullNoted(ctx, store, name, secrets())
 	if err != nil {
 		return "", &imageError{name, waitErrImagePull, "Failed", fmt.Errorf("Failed to pull image %q: %w", name, err)}
 	}
@@ -189,6 +192,47 @@ func (c *caller) fetch(ctx context.Context, store runtime.ImageStore, pod *corev
 	c.tell(pod, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
 		name, (pulled.Took-pulled.Waited).Truncate(time.Millisecond), pulled.Took.Truncate(time.Millisecond), pulled.SizeBytes))
 	return pulled.Ref, nil
+}
+
+// PullRecords are which images a node has fetched, and by whose credentials.
+type PullRecords interface {
+	// MayUse says whether a pod may use the image that is here without asking its registry. name is what the pod calls it, ref what the ImageStore does; keys are
+	// the pod's credentials for it, and are asked for where they count.
+	MayUse(name, ref string, keys func() ([]runtime.ImageKey, error)) bool
+	// Begin notes that an image is going to be fetched; with an error it must not be. Pulled or Failed follows: by whose credentials it was (nil: anybody's), and whether
+	// it is over or may come yet.
+	Begin(name string) error
+	Pulled(name, ref string, by *runtime.ImageKey)
+	Failed(name string, over bool)
+	// Listing is called before the runtime's images are listed, and Listed with what that said.
+	Listing() uint64
+	Listed(listing uint64, images []runtime.Image)
+}
+
+// mayUse says whether a pod may use an image that is here without asking its registry.
+func (c *caller) mayUse(store runtime.ImageStore, name, ref string, secrets func() []*corev1.Secret) bool {
+	return c.pulls == nil || c.pulls.MayUse(name, ref, func() ([]runtime.ImageKey, error) { return store.ImageKeys(name, secrets()) })
+}
+
+// pullNoted fetches an image, and has noted whose it is.
+func (c *caller) pullNoted(ctx context.Context, store runtime.ImageStore, name string, secrets []*corev1.Secret) (runtime.Pulled, error) {
+	begun := false
+	pulled, err := store.PullImage(ctx, name, secrets, func() error {
+		if c.pulls == nil {
+			return nil
+		}
+		err := c.pulls.Begin(name)
+		begun = err == nil
+		return err
+	})
+	switch {
+	case !begun:
+	case err != nil:
+		c.pulls.Failed(name, ctx.Err() == nil && !errors.Is(err, runtime.ErrUnavailable))
+	default:
+		c.pulls.Pulled(name, pulled.Ref, pulled.Key)
+	}
+	return pulled, err
 }
 
 func (c *caller) tell(pod *corev1.Pod, eventType, reason, message string) {

@@ -67,7 +67,10 @@ type hungRegistry struct {
 
 func (h *hungRegistry) Images() ([]runtime.Image, error)                  { return nil, nil }
 func (h *hungRegistry) FindImage(context.Context, string) (string, error) { return "", nil }
-func (h *hungRegistry) PullImage(ctx context.Context, _ string, _ []*corev1.Secret) (runtime.Pulled, error) {
+func (h *hungRegistry) ImageKeys(string, []*corev1.Secret) ([]runtime.ImageKey, error) {
+	return nil, nil
+}
+func (h *hungRegistry) PullImage(ctx context.Context, _ string, _ []*corev1.Secret, _ func() error) (runtime.Pulled, error) {
 	close(h.asked)
 	<-ctx.Done()
 	return runtime.Pulled{}, ctx.Err()

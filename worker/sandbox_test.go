@@ -74,7 +74,12 @@ func (b *boxes) FindImage(_ context.Context, name string) (string, error) {
 	return "", nil
 }
 
-func (b *boxes) PullImage(_ context.Context, name string, _ []*corev1.Secret) (runtime.Pulled, error) {
+func (b *boxes) ImageKeys(string, []*corev1.Secret) ([]runtime.ImageKey, error) { return nil, nil }
+
+func (b *boxes) PullImage(_ context.Context, name string, _ []*corev1.Secret, begin func() error) (runtime.Pulled, error) {
+	if err := begin(); err != nil {
+		return runtime.Pulled{}, err
+	}
 	if !b.registry[name] {
 		return runtime.Pulled{}, errors.New("not found")
 	}

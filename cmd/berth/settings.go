@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/server"
 	"github.com/berth-dev/berth/worker"
 	"github.com/berth-dev/berth/worker/eviction"
+	"github.com/berth-dev/berth/worker/pullrecords"
 	"github.com/berth-dev/berth/worker/runtime"
 	"github.com/berth-dev/berth/workloads"
 )
@@ -110,6 +111,9 @@ func usable(c *config.Config) error {
 			found = append(found, config.OptionError{Option: "auth.token_file", Err: err})
 		}
 	}
+	if _, err := pullrecords.ParseAllowlist(c.Worker.CRI.PreloadedImagesVerificationAllowlist); c.Worker.Enabled && err != nil {
+		found = append(found, config.OptionError{Option: "worker.cri.preloaded_images_verification_allowlist", Err: err})
+	}
 	return c.Usable(found...)
 }
 
@@ -176,6 +180,7 @@ func admissionConfig(a *config.Admission) apiserver.Admission {
 func criPart(c *config.WorkerCRI) agent.CRIPart {
 	return agent.CRIPart{
 		Endpoint: c.Endpoint, ParallelPulls: c.ParallelPulls, ImagesHigh: c.ImageGCHighPercent, ImagesLow: c.ImageGCLowPercent,
+		PullVerification: pullrecords.Policy(c.ImagePullCredentialsVerificationPolicy), PullVerificationAllowlist: c.PreloadedImagesVerificationAllowlist,
 	}
 }
 

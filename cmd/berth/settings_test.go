@@ -92,7 +92,7 @@ worker {
 	}
 	const want = `["fake",{"zone":"a"},` +
 		`[{"key":"dedicated","value":"gpu","effect":"NoSchedule"},{"key":"slow","effect":"PreferNoSchedule"}],` +
-		`{"cpu":"2500m","example.com/gpu":"2","pods":"7"},{"memory":"1Gi"},10485760,5,300,[{"Names":["example.com/web:1"],"SizeBytes":629145600}]]`
+		`{"cpu":"2500m","example.com/gpu":"2","pods":"7"},{"memory":"1Gi"},10485760,5,300,[{"Ref":"","Names":["example.com/web:1"],"SizeBytes":629145600}]]`
 	w := got.Worker
 	if got := asJSON([]any{w.Runtime, w.Labels, w.Taints, w.Capacity, w.Reserved, w.LogBytes, w.LogFiles, w.PodPIDs, w.Images}); got != want {
 		t.Errorf("want %s\n got %s", want, got)

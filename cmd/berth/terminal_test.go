@@ -61,14 +61,16 @@ func contextFile(t *testing.T, home string) string {
 func TestWhatAnAgentCannotUse(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "berth.hcl")
-	text := fmt.Sprintf("name = \"s1\"\ndata_dir = \"new\"\nauth { token_file = \"tokens.csv\" }\nserver {\n  enabled = true\n  max_log_version = %d\n}\n", fsm.LogVersion+1)
+	text := fmt.Sprintf("name = \"s1\"\ndata_dir = \"new\"\nauth { token_file = \"tokens.csv\" }\nserver {\n  enabled = true\n  max_log_version = %d\n}\n"+
+		"worker {\n  enabled = true\n  cri {\n    image_pull_credentials_verification_policy = \"NeverVerifyAllowlistedImages\"\n    preloaded_images_verification_allowlist = [\"a*\"]\n  }\n}\n", fsm.LogVersion+1)
 	for name, content := range map[string]string{"berth.hcl": text, "tokens.csv": "only,two\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	res := berth(t, dir, "agent", "-config", file)
-	for _, want := range []string{file + ":3: auth.token_file: " + filepath.Join(dir, "tokens.csv") + ":1:", fmt.Sprintf("%s:6: server.max_log_version: this version of Berth knows the log's rules up to version %d", file, fsm.LogVersion)} {
+	for _, want := range []string{file + ":3: auth.token_file: " + filepath.Join(dir, "tokens.csv") + ":1:", fmt.Sprintf("%s:6: server.max_log_version: this version of Berth knows the log's rules up to version %d", file, fsm.LogVersion),
+		file + ":12: worker.cri.preloaded_images_verification_allowlist: \"a*\" has a * that is not its end"} {
 		if !strings.Contains(res.errOut, want) || res.status != exitFailed {
 			t.Errorf("want %q in %+v", want, res)
 		}

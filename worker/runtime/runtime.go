@@ -55,6 +55,7 @@ type ImageLister interface {
 
 // Image is a container image on this machine.
 type Image struct {
+	Ref       string   // as ImageStore.FindImage returns it; empty where there is none
 	Names     []string // repository:tag and repository@digest
 	SizeBytes int64
 }
@@ -103,9 +104,20 @@ type ImageStore interface {
 	// FindImage returns what a container is to be started from, where the image of that name is here; empty: it is not. An
 	// *ImageNameError says that the name is none.
 	FindImage(ctx context.Context, name string) (ref string, err error)
-	// PullImage fetches an image, with the credentials of the secrets (of the types dockerconfigjson and dockercfg) that
-	// are its registry's. It waits for its turn where only so many are fetched at a time.
-	PullImage(ctx context.Context, name string, secrets []*corev1.Secret) (Pulled, error)
+	// ImageKeys are the credentials of the secrets (of the types dockerconfigjson and dockercfg) that are for an image's registry.
+	ImageKeys(name string, secrets []*corev1.Secret) ([]ImageKey, error)
+	// PullImage fetches an image, with those credentials one after the other, and then without any. It waits for its turn where only so many
+	// are fetched at a time; then it calls begin, whose error is its own. With ErrUnavailable, or when ctx ends, it may be fetched yet.
+	PullImage(ctx context.Context, name string, secrets []*corev1.Secret, begin func() error) (Pulled, error)
+}
+
+// ImageKey is a secret's credentials for an image, without a word of what they are.
+type ImageKey struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	// Hash is of what they are: the same for the same ones.
+	Hash string `json:"hash"`
 }
 
 // ImageVolumer is a runtime whose containers can have images as volumes (Mount.Image).
@@ -116,9 +128,11 @@ type ImageVolumer interface {
 	VolumeImage(ctx context.Context, pod types.UID, volume string) (ref string, err error)
 }
 
-// Pulled is how an image was fetched. Waited is the part of Took before its turn had come.
+// Pulled is how an image was fetched; Ref is as FindImage returns it. Waited is the part of Took before its turn had come.
 type Pulled struct {
-	Ref          string
+	Ref string
+	// Key is the credentials that the registry took; nil: none of the secrets'.
+	Key          *ImageKey
 	SizeBytes    int64
 	Took, Waited time.Duration
 }

@@ -2,7 +2,9 @@ package cri
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -11,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/worker/runtime"
 )
 
 // dockerHub is the registry of names that name none.
@@ -24,12 +28,18 @@ type registryEntry struct {
 	IdentityToken string `json:"identitytoken"`
 }
 
+// credential is what a secret says to a registry; the zero value is nobody's, and says nothing.
+type credential struct {
+	auth *criv1.AuthConfig
+	key  *runtime.ImageKey
+}
+
 // credentials are those of the secrets that are for the image, the closest first: a secret may name a registry, with
 // patterns for parts of its host name, or a path in one.
-func credentials(image string, secrets []*corev1.Secret) ([]*criv1.AuthConfig, error) {
+func credentials(image string, secrets []*corev1.Secret) ([]credential, error) {
 	type match struct {
-		key  string
-		auth *criv1.AuthConfig
+		key string
+		credential
 	}
 	var found []match
 	for _, s := range secrets {
@@ -43,16 +53,17 @@ func credentials(image string, secrets []*corev1.Secret) ([]*criv1.AuthConfig, e
 				if err != nil {
 					return nil, fmt.Errorf("image pull secret %s: %s: %w", s.Name, key, err)
 				}
-				found = append(found, match{at, auth})
+				sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", auth.Username, auth.Password, auth.IdentityToken))
+				found = append(found, match{at, credential{auth, &runtime.ImageKey{Namespace: s.Namespace, Name: s.Name, UID: s.UID, Hash: hex.EncodeToString(sum[:])}}})
 			}
 		}
 	}
 	slices.SortFunc(found, func(a, b match) int {
 		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(b.key, a.key), cmp.Compare(a.auth.Username, b.auth.Username))
 	})
-	var out []*criv1.AuthConfig
+	var out []credential
 	for _, m := range found {
-		out = append(out, m.auth)
+		out = append(out, m.credential)
 	}
 	return out, nil
 }

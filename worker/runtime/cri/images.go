@@ -82,8 +82,25 @@ func (r *Runtime) userOf(ctx context.Context, ref string) (imageUser, error) {
 	return u, nil
 }
 
+// ImageKeys implements runtime.ImageStore.
+func (r *Runtime) ImageKeys(name string, secrets []*corev1.Secret) ([]runtime.ImageKey, error) {
+	full, err := fullName(name)
+	if err != nil {
+		return nil, err
+	}
+	found, err := credentials(full, secrets)
+	if err != nil {
+		return nil, err
+	}
+	var out []runtime.ImageKey
+	for _, c := range found {
+		out = append(out, *c.key)
+	}
+	return out, nil
+}
+
 // PullImage implements runtime.ImageStore.
-func (r *Runtime) PullImage(ctx context.Context, name string, secrets []*corev1.Secret) (runtime.Pulled, error) {
+func (r *Runtime) PullImage(ctx context.Context, name string, secrets []*corev1.Secret, begin func() error) (runtime.Pulled, error) {
 	full, err := fullName(name)
 	if err != nil {
 		return runtime.Pulled{}, err
@@ -100,17 +117,20 @@ func (r *Runtime) PullImage(ctx context.Context, name string, secrets []*corev1.
 		return runtime.Pulled{}, fmt.Errorf("waiting for other images to be pulled: %w", ctx.Err())
 	}
 	waited := time.Since(begun)
+	if err := begin(); err != nil {
+		return runtime.Pulled{}, err
+	}
 	var failed []error
-	for _, key := range append(keys, nil) {
-		res, err := r.images.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: full}, Auth: key})
+	for _, key := range append(keys, credential{}) {
+		res, err := r.images.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: full}, Auth: key.auth})
 		if err != nil {
 			failed = append(failed, asked(err))
-			if key == nil || errors.Is(failed[len(failed)-1], runtime.ErrUnavailable) {
+			if key.auth == nil || errors.Is(failed[len(failed)-1], runtime.ErrUnavailable) {
 				return runtime.Pulled{}, failed[0]
 			}
 			continue
 		}
-		p := runtime.Pulled{Ref: res.ImageRef, Took: time.Since(begun), Waited: waited}
+		p := runtime.Pulled{Ref: res.ImageRef, Key: key.key, Took: time.Since(begun), Waited: waited}
 		if i, err := r.image(ctx, res.ImageRef); err == nil && i != nil {
 			p.Ref, p.SizeBytes = i.Id, int64(i.Size)
 		}
@@ -128,7 +148,7 @@ func (r *Runtime) Images() ([]runtime.Image, error) {
 	}
 	var out []runtime.Image
 	for _, i := range list {
-		out = append(out, runtime.Image{Names: append(append([]string(nil), i.RepoTags...), i.RepoDigests...), SizeBytes: int64(i.Size)})
+		out = append(out, runtime.Image{Ref: i.Id, Names: append(append([]string(nil), i.RepoTags...), i.RepoDigests...), SizeBytes: int64(i.Size)})
 	}
 	return out, nil
 }

@@ -35,18 +35,18 @@ func TestPull(t *testing.T) {
 	if ref, err := h.rt.FindImage(ctx, name); ref != "" || err != nil {
 		t.Fatalf("found %q, %v", ref, err)
 	}
-	if _, err := h.rt.PullImage(ctx, name, nil); err == nil {
+	if _, err := h.rt.PullImage(ctx, name, nil, atOnce); err == nil {
 		t.Error("it was pulled without credentials")
 	}
 	right := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, "http://"+host+"/v1/", base64.StdEncoding.EncodeToString([]byte("ada:secret")))
 	wrong := fmt.Sprintf(`{"auths":{%q:{"username":"bob","password":"x"},"other.example":{"username":"ada","password":"secret"}}}`, host+"/team")
-	if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(wrong)}); err == nil {
+	if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(wrong)}, atOnce); err == nil {
 		t.Error("it was pulled with another registry's credentials")
 	}
-	if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(`{`)}); err == nil || strings.Contains(err.Error(), "{") {
+	if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(`{`)}, atOnce); err == nil || strings.Contains(err.Error(), "{") {
 		t.Errorf("a broken secret: %v", err)
 	}
-	pulled, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(wrong), dockerConfig(right)})
+	pulled, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(wrong), dockerConfig(right)}, atOnce)
 	if err != nil || pulled.Ref == "" || pulled.SizeBytes == 0 {
 		t.Fatalf("%+v, %v", pulled, err)
 	}
@@ -60,7 +60,7 @@ func TestPull(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(images, func(i runtime.Image) bool { return slices.Contains(i.Names, name) && i.SizeBytes > 0 }) {
 		t.Errorf("images %+v, %v", images, err)
 	}
-	if _, err := h.rt.PullImage(ctx, host+"/team/none:1", []*corev1.Secret{dockerConfig(right)}); err == nil {
+	if _, err := h.rt.PullImage(ctx, host+"/team/none:1", []*corev1.Secret{dockerConfig(right)}, atOnce); err == nil {
 		t.Error("an image was pulled that is not there")
 	}
 	var ne *runtime.ImageNameError
@@ -73,13 +73,16 @@ func TestPull(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(right)}); err != nil {
+			if _, err := h.rt.PullImage(ctx, name, []*corev1.Secret{dockerConfig(right)}, atOnce); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
 }
+
+// atOnce lets a pull begin.
+func atOnce() error { return nil }
 
 func TestCredentials(t *testing.T) {
 	secrets := []*corev1.Secret{
@@ -102,7 +105,7 @@ func TestCredentials(t *testing.T) {
 		found, err := credentials(image, secrets)
 		var got []string
 		for _, a := range found {
-			got = append(got, a.Username)
+			got = append(got, a.auth.Username)
 		}
 		if strings.Join(got, " ") != want || err != nil {
 			t.Errorf("%s: %v, %v; want %s", image, got, err, want)

@@ -41,7 +41,7 @@ func FuzzCredentials(f *testing.F) {
 			return
 		}
 		for _, c := range got {
-			if c == nil {
+			if c.auth == nil {
 				t.Error("an entry is nothing")
 			}
 		}

@@ -9,11 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"github.com/berth-dev/berth/worker/runtime"
 )
 
 var _ runtime.Streamer = (*Runtime)(nil)
+
+// Commands and attachments are taken up here, and carried on to the runtime's own server by a connection of their own: it alone knows how they end, and only who
+// speaks their protocol can tell a client why they end sooner.
 
 // ExecStream implements runtime.Streamer.
 func (r *Runtime) ExecStream(ctx context.Context, id runtime.ID, o runtime.StreamOptions) (http.Handler, error) {
@@ -25,7 +29,14 @@ func (r *Runtime) ExecStream(ctx context.Context, id runtime.ID, o runtime.Strea
 	defer cancel()
 	res, err := r.runtime.Exec(ctx, &criv1.ExecRequest{ContainerId: c.ref, Cmd: o.Command,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY})
-	return passOn(res.GetUrl(), err)
+	to, err := carry(res.GetUrl(), o, err)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		remotecommand.ServeExec(w, req, to, "", string(id.Pod), id.Container, o.Command, to.options(),
+			runtime.StreamIdle, runtime.StreamSetup, remotecommand.SupportedStreamingProtocols)
+	}), nil
 }
 
 // AttachStream implements runtime.Streamer.
@@ -38,7 +49,14 @@ func (r *Runtime) AttachStream(ctx context.Context, id runtime.ID, o runtime.Str
 	defer cancel()
 	res, err := r.runtime.Attach(ctx, &criv1.AttachRequest{ContainerId: c.ref,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY})
-	return passOn(res.GetUrl(), err)
+	to, err := carry(res.GetUrl(), o, err)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		remotecommand.ServeAttach(w, req, to, "", string(id.Pod), id.Container, to.options(),
+			runtime.StreamIdle, runtime.StreamSetup, remotecommand.SupportedStreamingProtocols)
+	}), nil
 }
 
 // ForwardStream implements runtime.Streamer.

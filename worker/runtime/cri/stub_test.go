@@ -244,7 +244,7 @@ func TestPullsAtOnce(t *testing.T) {
 	errs := make(chan error, images)
 	for i := range images {
 		pulls.Go(func() {
-			_, err := r.PullImage(t.Context(), fmt.Sprintf("example.com/image:%d", i), nil)
+			_, err := r.PullImage(t.Context(), fmt.Sprintf("example.com/image:%d", i), nil, atOnce)
 			errs <- err
 		})
 	}

@@ -72,6 +72,7 @@ const (
 	policyFile     = "policy.json"
 	registriesDir  = "registries.d"
 	temporaryDir   = "tmp"
+	cdiDir         = "cdi"
 )
 
 const config = `[crio]
@@ -94,6 +95,7 @@ namespaces_dir = "%[1]s/ns"
 container_exits_dir = "%[1]s/exits"
 container_attach_socket_dir = "%[1]s/a"
 hooks_dir = []
+cdi_spec_dirs = ["%[1]s/` + cdiDir + `"]
 enable_pod_events = %[3]t
 [crio.runtime.runtimes.runc]
 runtime_path = %[4]q
@@ -131,6 +133,9 @@ done
 exec %s "$@"
 `
 
+// CDI is the folder in which the daemon looks for specifications of the container device interface.
+func (d *Daemon) CDI() string { return filepath.Join(d.Dir, cdiDir) }
+
 // runc is the program that runs containers. CRI-O has no setting for machines on which it may not do what it is told of that.
 func (d *Daemon) runc() (string, error) {
 	path, err := exec.LookPath("runc")
@@ -164,7 +169,7 @@ func (d *Daemon) configure() error {
 			return err
 		}
 	}
-	for _, name := range [...]string{registriesDir, temporaryDir} {
+	for _, name := range [...]string{registriesDir, temporaryDir, cdiDir} {
 		if err := os.Mkdir(filepath.Join(d.Dir, name), 0o755); err != nil {
 			return err
 		}
