@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -101,7 +102,10 @@ func TestTheFirstStatusSaysAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			made.Start(ctx.Done())
-			go c.Run(ctx, 1)
+			t.Cleanup(made.Shutdown)
+			var running sync.WaitGroup
+			running.Go(func() { c.Run(ctx, 1) })
+			t.Cleanup(running.Wait)
 			first := <-w.statuses
 			if first.Status.ObservedGeneration != 1 || first.Status.UnavailableReplicas != 3 || first.Annotations[deploymentutil.RevisionAnnotation] != "1" {
 				t.Errorf("the first status is of revision %q: %+v", first.Annotations[deploymentutil.RevisionAnnotation], first.Status)
