@@ -144,7 +144,7 @@ func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 // several times, and hundreds wait for them, whose pods come one Deployment's after the other's. Those that are looked at together are
 // written together (server/convoy.go), and their pods are made, bound and told of together. With many more all of them go on at the same moment,
 // and keep the leader's heartbeats waiting.
-const deploymentLooks = 8
+const deploymentLooks = 12
 
 // jobBatch is how long a Job is looked at once at most for all that happens to its pods. Kubernetes' second is for an API server that
 // is far away; here it would be most of the time that a Job takes.
