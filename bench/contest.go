@@ -109,13 +109,13 @@ func (c *contestant) oneDeployment(ctx context.Context) error {
 		return err
 	}
 	scale := func(ctx context.Context) error { return d.patch(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, c.Pods)) }
-	if err := c.measure(ctx, "a Deployment from nothing", c.Pods, scale, d.rolledOut(c.Pods)); err != nil {
+	if err := c.measure(ctx, "a Deployment from nothing", c.Pods, scale, contestPoll, d.rolledOut(c.Pods)); err != nil {
 		return err
 	}
 	roll := func(ctx context.Context) error {
 		return d.patch(ctx, `{"spec":{"template":{"metadata":{"annotations":{"roll":"1"}}}}}`)
 	}
-	if err := c.measure(ctx, "its rolling update", c.Pods, roll, d.rolledOut(c.Pods)); err != nil {
+	if err := c.measure(ctx, "its rolling update", c.Pods, roll, contestPoll, d.rolledOut(c.Pods)); err != nil {
 		return err
 	}
 	if err := errors.Join(c.await(ctx, "the old pods to go", c.exactly(c.Pods)), c.verify(ctx, map[string]int{workloadName: c.Pods})); err != nil {
@@ -136,7 +136,7 @@ func (c *contestant) oneJob(ctx context.Context) error {
 		}}, metav1.CreateOptions{})
 		return err
 	}
-	err := c.measure(ctx, "a Job", int(pieces), begin, func(ctx context.Context) (bool, int, error) {
+	err := c.measure(ctx, "a Job", int(pieces), begin, contestPoll, func(ctx context.Context) (bool, int, error) {
 		j, err := jobs.Get(ctx, workloadName, metav1.GetOptions{})
 		if err != nil {
 			return false, 0, err
@@ -170,21 +170,50 @@ func (c *contestant) manyDeployments(ctx context.Context) error {
 			return createWorkload(ctx, c.client, aDeployment, metav1.NamespaceDefault, workloadNameOf(i))
 		})
 	}
-	available := func(ctx context.Context) (bool, int, error) {
-		list, err := c.client.AppsV1().Deployments(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return false, 0, err
-		}
-		ready := 0
-		for i := range list.Items {
-			ready += int(list.Items[i].Status.AvailableReplicas)
-		}
-		return ready == pods, ready, nil
+	available, end, err := c.follow(ctx, pods)
+	if err != nil {
+		return err
 	}
-	if err := c.measure(ctx, fmt.Sprintf("%d Deployments of %d", len(want), podsOfEach), pods, begin, available); err != nil {
+	defer end()
+	if err := c.measure(ctx, fmt.Sprintf("%d Deployments of %d", len(want), podsOfEach), pods, begin, poll, available); err != nil {
 		return err
 	}
 	return c.verify(ctx, want)
+}
+
+// follow watches how many pods of Deployments are available, all of which are made after the call. It asks nothing, as lists of all of them
+// would, which cost more the more there are. end ends it.
+func (c *contestant) follow(ctx context.Context, pods int) (available progress, end func(), err error) {
+	deployments := c.client.AppsV1().Deployments(metav1.NamespaceDefault)
+	list, err := deployments.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the Deployments: %w", err)
+	}
+	w, err := deployments.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return nil, nil, fmt.Errorf("watch the Deployments: %w", err)
+	}
+	var ready atomic.Int64
+	var ended atomic.Bool
+	go func() {
+		defer ended.Store(true)
+		of := map[string]int32{}
+		for e := range w.ResultChan() {
+			d, ok := e.Object.(*appsv1.Deployment)
+			if !ok {
+				return
+			}
+			ready.Add(int64(d.Status.AvailableReplicas - of[d.Name]))
+			of[d.Name] = d.Status.AvailableReplicas
+		}
+	}()
+	return func(context.Context) (bool, int, error) {
+		if ended.Load() {
+			return false, 0, errors.New("the watch of the Deployments ended")
+		}
+		n := int(ready.Load())
+		return n == pods, n, nil
+	}, w.Stop, nil
 }
 
 // each does something for 0 to n-1, for as many at a time as there are workers.
@@ -210,8 +239,8 @@ func each(ctx context.Context, workers, n int, do func(ctx context.Context, i in
 type progress func(ctx context.Context) (done bool, moved int, err error)
 
 // measure tells how long something takes until it is done for so many pods, and the time that processors worked for it in
-// the contestant's processes.
-func (c *contestant) measure(ctx context.Context, what string, pods int, begin func(ctx context.Context) error, done progress) error {
+// the contestant's processes. It looks every so often whether it is done.
+func (c *contestant) measure(ctx context.Context, what string, pods int, begin func(ctx context.Context) error, every time.Duration, done progress) error {
 	before, err := c.worked()
 	if err != nil {
 		return err
@@ -220,7 +249,7 @@ func (c *contestant) measure(ctx context.Context, what string, pods int, begin f
 	if err := begin(ctx); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	if err := c.await(ctx, what, done); err != nil {
+	if err := c.awaitEvery(ctx, every, what, done); err != nil {
 		return err
 	}
 	wall := time.Since(began)
@@ -236,6 +265,10 @@ func (c *contestant) measure(ctx context.Context, what string, pods int, begin f
 
 // await waits until something has come about; if nothing moves for long it is an error.
 func (c *contestant) await(ctx context.Context, what string, done progress) error {
+	return c.awaitEvery(ctx, contestPoll, what, done)
+}
+
+func (c *contestant) awaitEvery(ctx context.Context, every time.Duration, what string, done progress) error {
 	for seen, at := -1, time.Now(); ; {
 		ok, moved, err := done(ctx)
 		if err == nil && !ok {
@@ -254,7 +287,7 @@ func (c *contestant) await(ctx context.Context, what string, done progress) erro
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(contestPoll):
+		case <-time.After(every):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -21,6 +22,18 @@ type indexer struct {
 
 	mu       sync.RWMutex
 	indexers cache.Indexers
+	last     atomic.Pointer[namespaceList]
+}
+
+// listKept bounds what one may have, for it is kept as it was until another is asked for.
+const listKept = 4096
+
+// namespaceList is what a namespace had at a revision. Many who look at the same time ask for the same.
+type namespaceList struct {
+	prefix   string
+	index    uint64
+	revision int64
+	items    []any
 }
 
 var _ cache.Indexer = (*indexer)(nil)
@@ -88,7 +101,7 @@ func (x *indexer) Index(name string, o any) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return x.rows.List(x.view(), prefix), nil
+		return x.listed(prefix), nil
 	}
 	f, err := x.function(name)
 	if err != nil {
@@ -104,12 +117,25 @@ func (x *indexer) Index(name string, o any) ([]any, error) {
 // ByIndex implements cache.Indexer.
 func (x *indexer) ByIndex(name, value string) ([]any, error) {
 	if name == cache.NamespaceIndex {
-		return x.rows.List(x.view(), value+"/"), nil
+		return x.listed(value + "/"), nil
 	}
 	if find := x.rows.Indexes[name]; find != nil {
 		return find(x.view(), value), nil
 	}
 	return x.anyOf(name, []string{value})
+}
+
+// listed are the objects of a namespace. Whoever gets them shares them with others.
+func (x *indexer) listed(prefix string) []any {
+	v := x.view()
+	if l := x.last.Load(); l != nil && l.prefix == prefix && l.index == v.Index() && l.revision == v.Revision() {
+		return l.items
+	}
+	items := slices.Clip(x.rows.List(v, prefix))
+	if len(items) <= listKept {
+		x.last.Store(&namespaceList{prefix: prefix, index: v.Index(), revision: v.Revision(), items: items})
+	}
+	return items
 }
 
 // anyOf are the objects that have one of the values, found by looking at all: where

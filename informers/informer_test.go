@@ -3,6 +3,7 @@ package informers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"testing"
@@ -124,6 +125,43 @@ func (k *told) is(i *Informer) bool {
 		}
 	}
 	return true
+}
+
+// TestANamespacesListIsOfNow: who asks for the same of the same state shares it, and nobody gets one of before.
+func TestANamespacesListIsOfNow(t *testing.T) {
+	w := worldtest.New(t)
+	i := New(Plain("services"), w.View)
+	list := func(namespace string, want int) []any {
+		t.Helper()
+		byIndex, err := i.ByIndex(cache.NamespaceIndex, namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index, err := i.Index(cache.NamespaceIndex, &metav1.ObjectMeta{Namespace: namespace})
+		if err != nil || len(index) != want || len(byIndex) != want {
+			t.Fatalf("%s has %d and %d, and not %d: %v", namespace, len(index), len(byIndex), want, err)
+		}
+		if want > 0 && &index[0] != &byIndex[0] {
+			t.Errorf("what %s has was listed twice", namespace)
+		}
+		return index
+	}
+	list("a", 0)
+	w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", "p", 0)})
+	before := list("a", 1)
+	list("b", 0)
+	w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("b", "p", 0)})
+	list("b", 1)
+	w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", "q", 0)})
+	if list("a", 2); len(before) != 1 {
+		t.Error("what was given has changed")
+	}
+	for n := range listKept {
+		w.Put(t, "services", &corev1.Service{ObjectMeta: worldtest.Meta("a", fmt.Sprint("r-", n), 0)})
+	}
+	if all := i.listed("a/"); len(all) != listKept+2 || len(i.last.Load().items) == len(all) {
+		t.Errorf("of %d in a namespace %d are kept", len(all), len(i.last.Load().items))
+	}
 }
 
 // TestNothingCanBePutIntoTheState but by commands.

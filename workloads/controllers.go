@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -113,7 +114,7 @@ type controller interface {
 type factory = clientinformers.SharedInformerFactory
 
 // entry is a controller that is run, how many objects it works on at a time (what
-// kube-controller-manager has by default), and in which pods it has an interest.
+// kube-controller-manager has by default, but for Deployments), and in which pods it has an interest.
 type entry struct {
 	name    string
 	workers int
@@ -139,6 +140,12 @@ type alone struct {
 // Run implements controller.
 func (a alone) Run(ctx context.Context, _ int) { a.it.Run(ctx) }
 
+// deploymentLooks is how many Deployments are looked at at a time, for each core. Of the five that Kubernetes looks at each waits for the log
+// several times, and hundreds wait for them, whose pods come one Deployment's after the other's. Those that are looked at together are
+// written together (server/convoy.go), and their pods are made, bound and told of together. With many more all of them go on at the same moment,
+// and keep the leader's heartbeats waiting.
+const deploymentLooks = 12
+
 // jobBatch is how long a Job is looked at once at most for all that happens to its pods. Kubernetes' second is for an API server that
 // is far away; here it would be most of the time that a Job takes.
 const jobBatch = 100 * time.Millisecond
@@ -149,8 +156,8 @@ var lookAtJobsOften = sync.OnceFunc(func() { job.SyncJobBatchPeriod = jobBatch }
 // entries is the list of what is run, by the clock of whoever takes one.
 func entries(now utilclock.Clock) []entry {
 	return []entry{
-		{"deployment", 5, informers.InObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
-			return deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
+		{"deployment", deploymentLooks * goruntime.GOMAXPROCS(0), informers.InObjectsOf("deployments"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
+			return deployment.NewDeploymentController(ctx, statusesLater{f.Apps().V1().Deployments()}, f.Apps().V1().ReplicaSets(), f.Core().V1().Pods(), c)
 		}},
 		{"statefulset", 5, informers.InObjectsOf("statefulsets"), func(ctx context.Context, c kubernetes.Interface, f factory) (controller, error) {
 			return statefulset.NewStatefulSetController(ctx, f.Core().V1().Pods(), f.Apps().V1().StatefulSets(),
@@ -304,7 +311,7 @@ func (o *Options) client(controller string, by kubernetes.Interface) kubernetes.
 		by = withPods{by, o.Pods(controller)}
 	}
 	if o.Workloads != nil {
-		by = withWorkloads{by, o.Workloads(controller)}
+		by = newWithWorkloads(by, o.Workloads(controller))
 	}
 	return by
 }
