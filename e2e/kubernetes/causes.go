@@ -35,11 +35,29 @@ var causes = []cause{
 		"Kubernetes has deprecated them since 1.19, and Berth has none: `/readyz` of a server and `berth operator` say how servers are."},
 	{"[sig-node] kubelet kubectl get --raw", "Failed to find", nodeLogs},
 	{"[sig-node] kubelet kubectl get --raw", "error reading SSH key", nodeLogs},
+	{"[sig-api-machinery] StorageVersion", "does not serve storageversions", "Kubernetes has that kind as an alpha of its own, which is off by default."},
+	{"[sig-auth] ServiceAccount admission controller migration", "get-build.sh", "It upgrades a cluster by scripts of Kubernetes' sources."},
+	{"[sig-network] Conntrack", waited, noImage},
+	{"[sig-network] KubeProxy should set TCP CLOSE_WAIT", waited, noImage},
+	{"[sig-network] Networking IPerf2", "iperf2-server-deployment", noImage},
+	{"[sig-network] DNS should support configurable pod resolv.conf", "customized name server", "Its name server is CoreDNS out of an image that nobody stands in for."},
+	{"[sig-network] KubeProxy", "127.0.0.1:10249", proxyPorts},
+	{"[sig-network] Networking should check kube-proxy urls", "localhost:10256", proxyPorts},
+	{"[sig-network] Networking Granular Checks", waited, "The kernel of the run's machine has no SCTP."},
+	{"[sig-network] Networking should provide", "connectivity-test", "The machine of the run has no way to the internet."},
+	{"[sig-network] Proxy version v1 should proxy logs on node", "could not find", "They ask a kubelet for the files below the machine's /var/log, which Berth's workers show nobody."},
+	{"[sig-node] Mount propagation", waited, "The nodes of the run have a root that is not a shared mount, as Bidirectional needs it."},
 	{"[sig-node] PLR Pod InPlace Resize", "pod.status.allocatedResources mismatch",
 		"Berth tells what is allocated to a pod as a whole where the pod asks for that as a whole, and not of every pod with requests."},
 	{"[sig-node] ", "oom_score_adj value 0 not equal to expected -997",
 		"The machine of the run lets no process have a lower `oom_score_adj` than its own, so that its containerd was told to leave it."},
 }
+
+const (
+	waited     = "expected pod to be running and ready"
+	noImage    = "It needs an image that nobody stands in for."
+	proxyPorts = "It asks the ports of a kube-proxy for its health and figures. Berth's workers carry services themselves, and have none of these."
+)
 
 // of says whether it is why a spec came to what it did.
 func (c *cause) of(name string, r result) bool {
