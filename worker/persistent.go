@@ -124,7 +124,7 @@ func (v *Volumes) keep(ctx context.Context, pv *corev1.PersistentVolume, group *
 		return "", &os.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
 	// It is there for good before anybody writes into it.
-	if err := finish(dir, nil, func() error { return syncDir(v.Kept) }); errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+	if err := finish(dir, everybodys, nil, func() error { return syncDir(v.Kept) }); errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return "", fmt.Errorf("%s is no directory", dir)
 	} else if err != nil {
 		return "", err

@@ -22,6 +22,7 @@ const (
 	readOnlyBits  uint32 = 0o440
 	directoryBits uint32 = unix.S_ISGID | 0o110
 	permissions   uint32 = 0o7777
+	everybodys    uint32 = 0o777 // whoever the containers run as has to get there
 )
 
 // unfinished is the mode of a volume's directory that has yet to be given away: whoever made it may have ended in between.
@@ -81,8 +82,8 @@ func openVolume(dir string) (*os.File, error) {
 }
 
 // finish gives a volume that nothing is in yet to its pod, if that was not done: once, as what the pod makes of it afterwards is the pod's. before is
-// called before anybody can write there; nil: nothing is.
-func finish(dir string, group *int64, before func() error) error {
+// called before anybody can write there; nil: nothing is. mode is the directory's, beside what is its group's.
+func finish(dir string, mode uint32, group *int64, before func() error) error {
 	var is unix.Stat_t
 	if err := unix.Lstat(dir, &is); err != nil {
 		return &os.PathError{Op: "lstat", Path: dir, Err: err}
@@ -95,7 +96,6 @@ func finish(dir string, group *int64, before func() error) error {
 		return err
 	}
 	defer func() { _ = d.Close() }() // nothing was written
-	mode := uint32(0o777)            // whoever the containers run as has to get there
 	if group != nil {
 		mode |= writableBits | directoryBits
 	}
@@ -162,7 +162,11 @@ func emptyDir(dir, kind, options string, group *int64) error {
 			}
 		}
 	}
-	return finish(dir, group, nil)
+	mode := everybodys
+	if kind == "tmpfs" {
+		mode |= unix.S_ISVTX // as the kernel makes one, and a kubelet leaves it: nobody removes what others have made
+	}
+	return finish(dir, mode, group, nil)
 }
 
 // isMounted says whether something is mounted at a directory: it is on another device than the one above it.

@@ -56,8 +56,8 @@ containers: [{name: main, volumeMounts: [{name: empty, mountPath: /empty}, {name
 	if _, err := v.mounts(t.Context(), r, &r.pod.Spec.Containers[0], nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"empty", "memory"} {
-		if mode, group := modeOf(t, v.dir("u1", name)); mode != 0o2777 || group != 1234 {
+	for name, want := range map[string]uint32{"empty": 0o2777, "memory": 0o3777} {
+		if mode, group := modeOf(t, v.dir("u1", name)); mode != want || group != 1234 {
 			t.Errorf("%s: %o of group %d", name, mode, group)
 		}
 	}

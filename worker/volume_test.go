@@ -53,7 +53,7 @@ containers:
 	}{
 		"": {0o700, 0}, "u1": {0o700, 0}, "u1/volumes": {0o700, 0},
 		"u1/volumes/empty":       {0o777 | os.ModeSetgid, 1234},
-		"u1/volumes/memory":      {0o777 | os.ModeSetgid, 1234},
+		"u1/volumes/memory":      {0o777 | os.ModeSetgid | os.ModeSticky, 1234},
 		"u1/volumes/secret":      {0o755 | os.ModeSetgid, 1234},
 		"u1/volumes/secret/pass": {0o440, 1234},
 	} {
