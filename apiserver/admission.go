@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -105,6 +106,13 @@ func newAdmissionChain(config Config, rights authorizer.Authorizer, speed *pace)
 		[]admission.Interface{newCustomErrors(view), c.security, secretGuard{}, externalGuard{}, revisionGuard{}, classGuard{view}, ofResizes}, certificateGuards(rights, view), validating,
 	)...)
 	return c, nil
+}
+
+// kubernetesPlugin is one of Kubernetes' admission plugins, with its configuration; nil: it has none.
+func kubernetesPlugin(register func(*admission.Plugins), name string, config io.Reader, with admission.PluginInitializer) (admission.Interface, error) {
+	all := admission.NewPlugins()
+	register(all)
+	return all.InitPlugin(name, config, with)
 }
 
 // factory gives the informers that Kubernetes' plugins ask for.

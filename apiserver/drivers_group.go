@@ -80,9 +80,7 @@ func (g *registry) ingresses(resources map[string]rest.Storage) error {
 
 // newIngressClassDefault makes Kubernetes' admission plugin by which ingresses without a class get the default one.
 func newIngressClassDefault(plugins admission.PluginInitializers) (admission.Interface, error) {
-	all := admission.NewPlugins()
-	defaultingressclass.Register(all)
-	return all.InitPlugin(defaultingressclass.PluginName, nil, plugins)
+	return kubernetesPlugin(defaultingressclass.Register, defaultingressclass.PluginName, nil, plugins)
 }
 
 // volumeDrivers adds what drivers of volumes keep, and what is asked of them.

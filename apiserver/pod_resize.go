@@ -41,9 +41,7 @@ func asResize(ctx context.Context, c fsm.Command) fsm.Command {
 type resizeGuard struct{ admission.ValidationInterface }
 
 func newResizeGuard(plugins admission.PluginInitializers) (admission.Interface, error) {
-	all := admission.NewPlugins()
-	podresize.Register(all)
-	plugin, err := all.InitPlugin(podresize.PluginName, nil, plugins)
+	plugin, err := kubernetesPlugin(podresize.Register, podresize.PluginName, nil, plugins)
 	if err != nil {
 		return nil, err
 	}

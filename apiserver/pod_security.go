@@ -36,9 +36,7 @@ func newPodSecurity(c PodSecurity, initializer admission.PluginInitializer) (adm
 	if err != nil {
 		return nil, err
 	}
-	plugins := admission.NewPlugins()
-	podsecurity.Register(plugins)
-	plugin, err := plugins.InitPlugin(podsecurity.PluginName, bytes.NewReader(raw), initializer)
+	plugin, err := kubernetesPlugin(podsecurity.Register, podsecurity.PluginName, bytes.NewReader(raw), initializer)
 	if err != nil {
 		return nil, err
 	}

@@ -153,6 +153,18 @@ func criWorker(d daemon, name, runtime string, more ...string) fleet.Spec {
 	return worker(name, append(more, fmt.Sprintf("runtime = %q", runtime), fmt.Sprintf("cri {\n  endpoint = %q\n}", d.Endpoint()), "services {\n  mode = \"off\"\n}")...)
 }
 
+// byRuntime runs a test that waits, mostly, for both runtimes at a time; without a daemon pods are processes.
+func byRuntime(t *testing.T, test func(*testing.T, realDaemon)) {
+	t.Run("process", func(t *testing.T) {
+		t.Parallel()
+		test(t, nil)
+	})
+	t.Run("cri", func(t *testing.T) {
+		t.Parallel()
+		test(t, realContainers(t))
+	})
+}
+
 // oneWorker is a server and worker-1, which is ready: of real containers, or, without a daemon, of processes.
 func oneWorker(t *testing.T, d daemon, option string) *cluster {
 	t.Helper()

@@ -22,16 +22,7 @@ import (
 )
 
 // What a device plugin answers is what a container has, and a device that is not well is given to nobody.
-func TestDevicesGiven(t *testing.T) {
-	t.Run("process", func(t *testing.T) {
-		t.Parallel() // it waits, mostly
-		devicesGiven(t, nil)
-	})
-	t.Run("cri", func(t *testing.T) {
-		t.Parallel()
-		devicesGiven(t, realContainers(t))
-	})
-}
+func TestDevicesGiven(t *testing.T) { byRuntime(t, devicesGiven) }
 
 // ownPlugin is a device plugin of the test's own.
 type ownPlugin struct {

@@ -16,16 +16,7 @@ import (
 
 // Who is in a pod and says nothing leaves it after a while, though client and servers tell each other all the time that they are there; who goes on talking leaves
 // it later.
-func TestStreamsEnd(t *testing.T) {
-	t.Run("process", func(t *testing.T) {
-		t.Parallel() // it waits, mostly
-		streamsEnd(t, nil)
-	})
-	t.Run("cri", func(t *testing.T) {
-		t.Parallel()
-		streamsEnd(t, realContainers(t))
-	})
-}
+func TestStreamsEnd(t *testing.T) { byRuntime(t, streamsEnd) }
 
 func streamsEnd(t *testing.T, d realDaemon) {
 	c := oneWorker(t, d, "stream_idle_timeout = \"6s\"\n  stream_max_duration = \"20s\"")
