@@ -44,17 +44,8 @@ const changesOfKnown = 4096
 // told, by another server, and they are the same by the sum told. That would be the same whatever became of this cluster's log since
 // then. When a server is gone, its workers come to the others at once, and each would be sent all of its pods.
 func (s *Server) knows(view *fsm.View, node string, since int64, told []byte) bool {
-	if since == 0 || len(told) == 0 {
+	if since == 0 || len(told) == 0 || s.mayHaveMissed(view, node, since) {
 		return false
-	}
-	changes, err := s.state.Feed().After(since, changesOfKnown)
-	if err != nil || len(changes) == changesOfKnown {
-		return false
-	}
-	for i := range changes {
-		if podOf(changes[i].Old, node) || podOf(changes[i].New, node) {
-			return false
-		}
 	}
 	has := rpc.Told{}
 	view.PodsOnNode(node, func(pod *corev1.Pod) bool {
@@ -62,6 +53,25 @@ func (s *Server) knows(view *fsm.View, node string, since int64, told []byte) bo
 		return true
 	})
 	return bytes.Equal(has.Sum(), told)
+}
+
+// mayHaveMissed says whether a pod of a node has changed between a revision and the view, in whatever way, as far as that can be told.
+func (s *Server) mayHaveMissed(view *fsm.View, node string, since int64) bool {
+	for at, looked := since, 0; at < view.Revision(); {
+		changes, err := s.state.Feed().After(at, changesOfKnown)
+		looked += len(changes)
+		// None are left where the feed has not got yet what the view shows.
+		if err != nil || len(changes) == 0 || looked >= changesOfKnown {
+			return true
+		}
+		for i := range changes {
+			if podOf(changes[i].Old, node) || podOf(changes[i].New, node) {
+				return true
+			}
+		}
+		at = changes[len(changes)-1].Revision
+	}
+	return false
 }
 
 func podOf(row any, node string) bool {

@@ -161,6 +161,24 @@ func knownIsNotSent(t *testing.T, c *testCluster) {
 	expect("there is another", at, both, 3)
 	expect("it missed how that came to be", at, told("known-1", "known-2", "known-3"), 3)
 	expect("it missed nothing", s.View().Revision(), told("known-1", "known-2", "known-3"), 0)
+
+	// What was said of its pods meanwhile may be far back: a feed gives its changes in pieces.
+	since := s.View().Revision()
+	for i := range 12 {
+		machine := workerNode(worker)
+		machine.Annotations = map[string]string{"a": strings.Repeat(string(rune('a'+i)), 200<<10)}
+		c.propose(leader, &fsm.PutNode{Node: fsm.NodeWire{Object: machine}})
+	}
+	catchUp := func() {
+		t.Helper()
+		await(t, s, "what was proposed", func(v *fsm.View) bool { return v.Revision() >= leader.View().Revision() })
+	}
+	catchUp()
+	expect("it missed what was said of its node", since, told("known-1", "known-2", "known-3"), 0)
+	c.propose(leader, &fsm.ReportPods{Node: worker, Reports: []fsm.PodReport{
+		{Key: fsm.PodKey("default", "known-1"), UID: "uid-known-1", Status: fsm.PodStatusWire{Object: &corev1.PodStatus{Phase: corev1.PodRunning}}}}})
+	catchUp()
+	expect("it missed what was said of its pod", since, told("known-1", "known-2", "known-3"), 3)
 }
 
 func workerHears(t *testing.T, c *testCluster) {
