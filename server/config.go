@@ -123,9 +123,9 @@ type Gossip struct {
 
 // Consensus are the settings of Raft; zero values mean its defaults.
 type Consensus struct {
-	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
-	SnapshotInterval                                      time.Duration
-	SnapshotThreshold, TrailingLogs                       uint64
+	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout, CommitTimeout time.Duration
+	SnapshotInterval                                                     time.Duration
+	SnapshotThreshold, TrailingLogs                                      uint64
 	// NoFsync gives up durability; for tests and throw-away clusters only.
 	NoFsync bool
 }

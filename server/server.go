@@ -216,8 +216,8 @@ func (s *Server) openConsensus() error {
 	node, err := raftnode.Open(raftnode.Config{
 		ID: c.Name, DataDir: c.DataDir, Disk: c.Disk, Listener: dialer{c.Raft, c.Dial}, AdvertiseAddr: c.RaftAddr, TLS: c.TLS,
 		HeartbeatTimeout: c.Consensus.HeartbeatTimeout, ElectionTimeout: c.Consensus.ElectionTimeout,
-		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout,
-		SnapshotInterval:   c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
+		LeaderLeaseTimeout: c.Consensus.LeaderLeaseTimeout, CommitTimeout: c.Consensus.CommitTimeout,
+		SnapshotInterval: c.Consensus.SnapshotInterval, SnapshotThreshold: c.Consensus.SnapshotThreshold,
 		TrailingLogs: c.Consensus.TrailingLogs, NoFsync: c.Consensus.NoFsync,
 		RPCAddr: c.RPCAddr, HTTPAddr: c.HTTPAddr,
 		MinServerVersion: s.minServerVersion,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +37,7 @@ type checker struct {
 	looked  int64                // the newest revision that was looked at
 	mirror  *mirror
 	broken  []error
-	// burst is called, once after it is set, when one of the controllers makes a pod.
+	// burst is called, once after it is set, when one of the controllers is about to make pods: a Job has come, or a pod of the DaemonSet has gone.
 	burst atomic.Pointer[func()]
 	// forgotten is when somebody first restored a snapshot, after the world's begin; 0:
 	// nobody has. What was acknowledged in the time before it may be gone, any time later.
@@ -199,6 +200,11 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 		return // what is equal was looked at
 	}
 	old, _ := c.Old.(*corev1.Pod)
+	if makesWork(c) {
+		if do := k.burst.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
 	if pod, ok := c.New.(*corev1.Pod); ok {
 		k.pod(c.Revision, old, pod)
 	}
@@ -207,13 +213,21 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	}
 }
 
+// makesWork: a controller is about to make pods.
+func makesWork(c *store.Change) bool {
+	switch is := c.New.(type) {
+	case *fsm.Object:
+		_, job := is.Value.(*batchv1.Job)
+		return job && before(c) == nil
+	case nil:
+		old, ok := c.Old.(*corev1.Pod)
+		return ok && old.Labels[keptBy] == daemons
+	}
+	return false
+}
+
 // pod looks at one change of a pod.
 func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
-	if old == nil && pod.Labels[keptBy] == daemons {
-		if do := k.burst.Swap(nil); do != nil {
-			(*do)()
-		}
-	}
 	if node := pod.Spec.NodeName; node != "" {
 		k.mu.Lock()
 		before, ok := k.bound[pod.UID]

@@ -292,8 +292,8 @@ func (w *World) happen(f fault) {
 	}
 }
 
-// handOverAmidWork lets leadership go to a server when a controller has made the first of many pods, and the others wait for a leader
-// whose disk and links have become slow.
+// handOverAmidWork lets leadership go to a server when a controller is about to make pods, which wait for a leader whose disk and links
+// have become slow.
 func (w *World) handOverAmidWork(to string) {
 	const slow = 3 * time.Second
 	hand := func() {

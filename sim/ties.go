@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +24,16 @@ type tie struct {
 	lives  int            // of the worker
 	// waits are pods of the node in the state of that server which the worker has never tried to start, and since when.
 	waits map[types.UID]time.Time
+	// doubts are pods of the node that are said to be unready there because the node was lost, and since when.
+	doubts map[types.UID]time.Time
 }
 
 // heedless is for how long a worker may do nothing about a pod of its node, with a server that knows the pod at its other end.
 const heedless = 15 * time.Second
+
+// silent is for how long a worker may let it stand that one of its pods is unready because its node was lost: it objects every half a
+// minute, after two minutes in which somebody else has insisted.
+const silent = 3 * time.Minute
 
 // lookAtTies: a worker hears of every pod that its server has for it.
 func (w *World) lookAtTies() {
@@ -49,8 +56,19 @@ func (n *node) lookAtTie(leader *machine) {
 	if n.tie.server == nil {
 		return
 	}
-	waits := map[types.UID]time.Time{}
+	waits, doubts := map[types.UID]time.Time{}, map[types.UID]time.Time{}
 	n.tie.server.View().PodsOnNode(n.name, func(p *corev1.Pod) bool {
+		if isDoubted(p) {
+			since, known := n.tie.doubts[p.UID]
+			if !known {
+				since = time.Now()
+			}
+			doubts[p.UID] = since
+			if time.Since(since) > silent {
+				n.world.checker.violated("worker %s has been tied to server %s, which says since %s that pod %s is unready as its node was lost, and has not objected",
+					n.name, n.tie.server.Name(), since.UTC().Format("15:04:05"), p.Name)
+			}
+		}
 		if ended(p) || p.DeletionTimestamp != nil || n.world.checker.truth.wasTried(p.UID) {
 			return true
 		}
@@ -65,7 +83,14 @@ func (n *node) lookAtTie(leader *machine) {
 		}
 		return true
 	})
-	n.tie.waits = waits
+	n.tie.waits, n.tie.doubts = waits, doubts
+}
+
+// isDoubted: a pod runs, and is said to be unready because its node was lost.
+func isDoubted(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "NodeNotReady"
+	})
 }
 
 // tied is what joins a worker to a server now, which may have to ask the leader.
