@@ -59,12 +59,7 @@ func (n *node) lookAtTie(leader *machine) {
 	waits, doubts := map[types.UID]time.Time{}, map[types.UID]time.Time{}
 	n.tie.server.View().PodsOnNode(n.name, func(p *corev1.Pod) bool {
 		if isDoubted(p) {
-			since, known := n.tie.doubts[p.UID]
-			if !known {
-				since = time.Now()
-			}
-			doubts[p.UID] = since
-			if time.Since(since) > silent {
+			if since := lasting(p.UID, n.tie.doubts, doubts); time.Since(since) > silent {
 				n.world.checker.violated("worker %s has been tied to server %s, which says since %s that pod %s is unready as its node was lost, and has not objected",
 					n.name, n.tie.server.Name(), since.UTC().Format("15:04:05"), p.Name)
 			}
@@ -72,18 +67,23 @@ func (n *node) lookAtTie(leader *machine) {
 		if ended(p) || p.DeletionTimestamp != nil || n.world.checker.truth.wasTried(p.UID) {
 			return true
 		}
-		since, waited := n.tie.waits[p.UID]
-		if !waited {
-			since = time.Now()
-		}
-		waits[p.UID] = since
-		if time.Since(since) > heedless {
+		if since := lasting(p.UID, n.tie.waits, waits); time.Since(since) > heedless {
 			n.world.checker.violated("worker %s has been tied to server %s, which has pod %s for it since %s, and has not tried to start it",
 				n.name, n.tie.server.Name(), p.Name, since.UTC().Format("15:04:05"))
 		}
 		return true
 	})
 	n.tie.waits, n.tie.doubts = waits, doubts
+}
+
+// lasting is since when a pod is among those that were found, by those of the last look, and adds it to those of the present one.
+func lasting(pod types.UID, before, found map[types.UID]time.Time) time.Time {
+	since, known := before[pod]
+	if !known {
+		since = time.Now()
+	}
+	found[pod] = since
+	return since
 }
 
 // isDoubted: a pod runs, and is said to be unready because its node was lost.
