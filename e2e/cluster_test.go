@@ -150,7 +150,7 @@ func (c *cluster) stop(t testing.TB) error {
 	return nil
 }
 
-// deletePods deletes the pods of a namespace, or of all, and waits for their end.
+// deletePods deletes the pods of a namespace, or of all, with what would make others, and waits for their end.
 func (c *cluster) deletePods(ctx context.Context, namespace string) error {
 	kube := c.Reader().Kube
 	now := int64(0)
@@ -165,7 +165,14 @@ func (c *cluster) deletePods(ctx context.Context, namespace string) error {
 				spaces[list.Items[i].Namespace] = true
 			}
 			for space := range spaces {
-				err = errors.Join(err, kube.CoreV1().Pods(space).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
+				for _, kind := range []interface {
+					DeleteCollection(context.Context, metav1.DeleteOptions, metav1.ListOptions) error
+				}{
+					kube.BatchV1().CronJobs(space), kube.BatchV1().Jobs(space), kube.AppsV1().Deployments(space), kube.AppsV1().ReplicaSets(space),
+					kube.AppsV1().StatefulSets(space), kube.AppsV1().DaemonSets(space), kube.CoreV1().Pods(space),
+				} {
+					err = errors.Join(err, kind.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
+				}
 			}
 		}
 		select {

@@ -418,14 +418,18 @@ const devicesPrefix = "devices:"
 // awaitedDevices is what those wait for whom a claim of devices keeps.
 func awaitedDevices(claim string) string { return devicesPrefix + quotedName(claim) }
 
-// claimsNamed wakes a pod whose claims of devices have been made by now: so far it waited under no names.
+// SinceNamedMeanwhile is the LogVersion from which on a decision is older than what it is about when claims have been made for its pod since.
+const SinceNamedMeanwhile = 31
+
+// claimsNamed wakes a pod whose claims of devices have been made by now: so far it waited under no names. Of one that is being decided
+// nothing is believed that did not know of them.
 func (tx *Tx) claimsNamed(old, now *corev1.Pod) {
 	if len(now.Spec.ResourceClaims) == 0 || tx.view.Version() < SinceDevices ||
 		slices.EqualFunc(old.Status.ResourceClaimStatuses, now.Status.ResourceClaimStatuses, sameClaimStatus) {
 		return
 	}
-	if e, ok := tx.view.Queue.Get(PodKey(now.Namespace, now.Name)); ok && e.Waits() {
-		tx.wake(e)
+	if e, ok := tx.view.Queue.Get(PodKey(now.Namespace, now.Name)); ok && (e.Waits() || tx.view.Version() >= SinceNamedMeanwhile) {
+		tx.lookAgain(e, e.Waits())
 	}
 }
 

@@ -161,12 +161,18 @@ func (tx *Tx) ownerChanged(pod *corev1.Pod) {
 	if !ok || len(e.Class().Spread) > 0 || !tx.view.hardDefaults() {
 		return
 	}
-	if e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated && tx.view.Version() >= SinceNothingOlder {
+	tx.lookAgain(e, e.State == berthv1.QueueUnschedulable || e.State == berthv1.QueueNominated && tx.view.Version() >= SinceNothingOlder)
+}
+
+// lookAgain follows a change of what a pod that is no other by its class is judged by: if it waits it is woken, and a decision that is
+// under way is about what it was.
+func (tx *Tx) lookAgain(e *QueueEntry, waits bool) {
+	if waits {
 		tx.wake(e)
 		return
 	}
-	again := *e // a decision under way is about what the pod was
-	put(tx, tx.view.Queue, key, &again)
+	again := *e
+	put(tx, tx.view.Queue, e.Key(), &again)
 }
 
 // sweep wakes one of each group that is meant, or as many as the entry has time

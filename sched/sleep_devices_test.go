@@ -9,6 +9,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
 
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/sched/clustertest"
@@ -34,7 +35,11 @@ func (w *world) furnishDevices() {
 		w.Must(&fsm.PutNode{Node: fsm.NodeWire{Object: n}})
 		return true
 	})
-	w.events = append(w.events, slices.Repeat([]event{{"devices", 1, (*world).changesDevices}}, len(w.events)/3+1)...)
+	devices := []event{{"devices", 1, (*world).changesDevices}, {"plans are overtaken", 1, (*world).overtakesPlans}}
+	if rapid.Bool().Draw(w.t, "little else") { // what is named, given and decided at the same time is found the sooner
+		w.events = sleepEvents()[:1]
+	}
+	w.events = append(w.events, slices.Repeat(devices, len(w.events)/5+1)...)
 }
 
 // claimsDevices gives a pod some claims, which need not be there, or have still to be made for it.
@@ -76,7 +81,7 @@ func (w *world) changesDeviceClaim(name string) {
 	}
 	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	c.UID = types.UID(fmt.Sprint("uid-", name, w.State.View().Revision()))
-	if key, ok := w.somePodThat("owns it", func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }); ok && w.pick("owned", "", "yes") == "yes" {
+	if key, ok := w.somePodThat("owns it", hasClaimsMade); ok && w.pick("owned", "", "yes") == "yes" {
 		pod, _ := w.State.View().Pods.Get(key)
 		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
 	}
@@ -145,20 +150,24 @@ func (w *world) startsDrivers() {
 
 // namesClaims says which claims have been made for a pod, if any.
 func (w *world) namesClaims() {
-	key, ok := w.somePodThat("has claims made", func(p *corev1.Pod) bool {
-		return slices.ContainsFunc(p.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.ResourceClaimTemplateName != nil })
-	})
+	key, ok := w.somePodThat("has claims made", hasClaimsMade)
 	if !ok {
 		return
 	}
 	old, _ := w.State.View().Pods.Get(key)
 	pod := old.DeepCopy()
 	pod.Status.ResourceClaimStatuses = nil
+	names := []string{"d1", "d2", "d3", "none", "not yet"}
+	for _, name := range names[:3] {
+		if c, ok := w.State.View().ResourceClaim("default", name); ok && metav1.IsControlledBy(c, pod) {
+			names = append(names, name, name, name, name, name) // others can be of no use to it
+		}
+	}
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimTemplateName == nil {
 			continue
 		}
-		switch name := w.pick("named", "d1", "d2", "d3", "none", "not yet"); name {
+		switch name := w.pick("named", names...); name {
 		case "none":
 			pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: c.Name})
 		case "not yet":
@@ -167,6 +176,10 @@ func (w *world) namesClaims() {
 		}
 	}
 	w.Must(&fsm.UpdatePod{Pod: fsm.PodWire{Object: pod}})
+}
+
+func hasClaimsMade(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.ResourceClaimTemplateName != nil })
 }
 
 // TestDriversBegin: a node is another for pods with devices when drivers may run on it, also where the scheduler knows it well.
