@@ -48,7 +48,11 @@ type knownJobs struct {
 }
 
 // Create implements typedbatchv1.JobInterface. It is a conflict if the CronJob did not know of a Job that goes on.
+//
+// The Job gets its namespace, in which the controller asks for it if it is there already (of version 1.36 it asks in none, and never
+// gets on: kubernetes/kubernetes#136918).
 func (j knownJobs) Create(ctx context.Context, job *batchv1.Job, options metav1.CreateOptions) (*batchv1.Job, error) {
+	job.Namespace = j.namespace
 	cron, forgotten, err := j.forgotten(job)
 	if err != nil {
 		return nil, err

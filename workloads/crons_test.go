@@ -1,14 +1,19 @@
 package workloads
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/controller/cronjob"
 )
 
 // TestNoJobBesideOneThatIsForgotten: a Job that the CronJob's status does not tell of, as the leader that made it was lost before it said so,
@@ -63,5 +68,46 @@ func TestNoJobBesideOneThatIsForgotten(t *testing.T) {
 				t.Errorf("the CronJob tells of %v", now.Status.Active)
 			}
 		})
+	}
+}
+
+// TestForgottenJobOfNow: a Job that was made before its leader was lost, and that the CronJob's status does not tell of, is told of, and the
+// time that it is of is done with.
+func TestForgottenJobOfNow(t *testing.T) {
+	at := time.Now().Truncate(time.Minute)
+	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "tick", Namespace: "default", UID: "1", CreationTimestamp: metav1.Time{Time: at.Add(-time.Second)}},
+		Spec: batchv1.CronJobSpec{Schedule: "* * * * *"}}
+	var there []runtime.Object
+	for n := range 3 { // and of the minutes that may begin meanwhile
+		of := at.Add(time.Duration(n) * time.Minute)
+		there = append(there, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("tick-", of.Unix()/60), Namespace: "default", UID: types.UID(fmt.Sprint(n)),
+			Annotations:     map[string]string{batchv1.CronJobScheduledTimestampAnnotation: of.UTC().Format(time.RFC3339)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cron, batchv1.SchemeGroupVersion.WithKind("CronJob"))}}})
+	}
+	c := fake.NewClientset(append(there, cron)...)
+	f := clientinformers.NewSharedInformerFactory(c, 0)
+	controller, err := cronjob.NewControllerV2(t.Context(), f.Batch().V1().Jobs(), f.Batch().V1().CronJobs(), withKnownJobs{c, f.Batch()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.StartWithContext(t.Context())
+	go controller.Run(t.Context(), 1)
+	told, err := c.BatchV1().CronJobs("default").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		now, err := c.BatchV1().CronJobs("default").Get(t.Context(), "tick", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := now.Status; s.LastScheduleTime != nil && len(s.Active) > 0 {
+			return
+		}
+		select {
+		case <-told.ResultChan():
+		case <-time.After(30 * time.Second):
+			t.Fatalf("its status is %+v", now.Status)
+		}
 	}
 }
