@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -22,17 +23,23 @@ import (
 // unserved answers requests for kinds that are not served: it says so, and which
 // are.
 type unserved struct {
-	served []string     // as "pods", "replicasets.apps"
-	paths  http.Handler // for what is no resource
+	served []string        // as "pods", "replicasets.apps"
+	inOne  map[string]bool // of those: whether its objects are in a namespace
+	paths  http.Handler    // for what is no resource
 }
 
 func newUnserved(s *genericapiserver.GenericAPIServer, infos []genericapiserver.APIGroupInfo) *unserved {
-	u := &unserved{paths: routes.IndexLister{StatusCode: http.StatusNotFound, PathProvider: s}}
+	u := &unserved{inOne: map[string]bool{}, paths: routes.IndexLister{StatusCode: http.StatusNotFound, PathProvider: s}}
 	for _, info := range infos {
 		for _, resources := range info.VersionedResourcesStorageMap {
-			for name := range resources {
-				if !strings.Contains(name, "/") {
-					u.served = append(u.served, access.Resource(info.PrioritizedVersions[0].Group, name, ""))
+			for name, storage := range resources {
+				if strings.Contains(name, "/") {
+					continue
+				}
+				what := access.Resource(info.PrioritizedVersions[0].Group, name, "")
+				u.served = append(u.served, what)
+				if scoped, ok := storage.(rest.Scoper); ok {
+					u.inOne[what] = scoped.NamespaceScoped()
 				}
 			}
 		}
@@ -62,11 +69,18 @@ func (u *unserved) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := access.Resource(info.APIGroup, info.Resource, info.Subresource)
+	why := fmt.Sprintf("Berth does not serve %s in version %s; it serves %s", what, info.APIVersion, strings.Join(u.served, ", "))
+	switch inOne, known := u.inOne[access.Resource(info.APIGroup, info.Resource, "")]; {
+	case !known:
+	case inOne && info.Namespace == "" && info.Name != "":
+		why = fmt.Sprintf("%s are in namespaces, and the path %s names none", what, info.Path)
+	case !inOne && info.Namespace != "":
+		why = fmt.Sprintf("%s are in no namespace, and the path %s names one", what, info.Path)
+	}
 	refuse(&apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
 		Details: &metav1.StatusDetails{Group: info.APIGroup, Kind: info.Resource},
-		Message: fmt.Sprintf("the server could not find the requested resource: Berth does not serve %s in version %s; it serves %s",
-			what, info.APIVersion, strings.Join(u.served, ", ")),
+		Message: "the server could not find the requested resource: " + why,
 	}}, w, r)
 }
 

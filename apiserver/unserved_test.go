@@ -43,6 +43,8 @@ func TestUnserved(t *testing.T) {
 	}{
 		{root, "/apis/policy/v1/namespaces/default/podsecuritypolicies", 404, `"kind":"Status"|does not serve podsecuritypolicies.policy in version v1; it serves|replicasets.apps`},
 		{root, "/apis/storage.k8s.io/v1/volumesnapshots", 404, `"reason":"NotFound"|does not serve volumesnapshots.storage.k8s.io in version v1`},
+		{root, "/apis/batch/v1/jobs/x", 404, `"reason":"NotFound"|jobs.batch are in namespaces, and the path /apis/batch/v1/jobs/x names none`},
+		{root, "/api/v1/namespaces/default/nodes/x", 404, `nodes are in no namespace, and the path /api/v1/namespaces/default/nodes/x names one`},
 		{root, "/apis/apps/v1/namespaces/default/replicasets/x/unknown", 404, `does not serve replicasets.apps/unknown`},
 		{root, "/nowhere", 404, `"/livez"`},
 		{ann, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 200, `"CustomResourceDefinitionList"`},
