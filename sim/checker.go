@@ -98,7 +98,9 @@ func (k *checker) violated(format string, args ...any) {
 	k.story.tell("CHECK", "%v", err)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.broken = append(k.broken, err)
+	if k.broken = append(k.broken, err); len(k.broken) == 1 {
+		k.story.hold()
+	}
 }
 
 // forgets notes that somebody restores a snapshot.

@@ -73,7 +73,7 @@ func (w *World) lookAtCrons(m *machine, v *fsm.View) {
 		return
 	}
 	if !w.checker.hasChimed(at) {
-		w.checker.violated("server %s leads with a right clock since %s, and CronJob %s has no Job for %s", m.name, m.serves().UTC().Format("15:04:05"), chiming, at.UTC().Format("15:04"))
+		w.checker.violated("server %s leads with a right clock since %s, and CronJob %s has no Job for %s; its status is %+v", m.name, m.serves().UTC().Format("15:04:05"), chiming, at.UTC().Format("15:04"), cron.Status)
 	}
 }
 

@@ -31,7 +31,7 @@ var kinds = []struct {
 	weight int
 }{
 	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"slow election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
-	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2},
+	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2}, {"half a write", 1}, {"late heartbeat", 2},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"hand over amid work", 3}, {"set clock", 2}, {"set clock far", 1}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
@@ -48,7 +48,7 @@ const timeToJoin = 30 * time.Second
 // needsCalm says whether a fault is one of those.
 func (c *Config) needsCalm(kind string) bool {
 	switch kind {
-	case "replace server", "bit rot", "amnesia":
+	case "replace server", "bit rot", "amnesia", "half a write":
 		return true
 	case "lose quorum":
 		return c.Recovers
@@ -59,12 +59,14 @@ func (c *Config) needsCalm(kind string) bool {
 // draw makes the faults of a world.
 func draw(c Config, from, until time.Duration) (out []fault) {
 	r, servers, p := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace
-	certain := "" // happens once
+	certain := []string{"late heartbeat"} // happen once, if there is time
 	switch {
 	case c.Recovers:
-		certain = "lose quorum"
+		certain = []string{"lose quorum"}
+	case p.isIdle(): // elsewhere the next write makes good what is wrong
+		certain = []string{"half a write", "hand over amid work"}
 	case c.Forgets:
-		certain = "amnesia"
+		certain = []string{"amnesia"}
 	}
 	total := 0
 	for _, k := range kinds {
@@ -79,8 +81,8 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		if certain != "" && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
-			f.Kind, certain = certain, ""
+		if len(certain) > 0 && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
+			f.Kind, certain = certain[0], certain[1:]
 			at += quietBefore
 			endBefore(out, at)
 		} else if c.needsCalm(f.Kind) && r.IntN(p.calm) == 0 {
@@ -116,6 +118,9 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		}
 		f.For = min(f.For, until-at)
 		out = append(out, f)
+		if f.Kind == "late heartbeat" {
+			at += 4 * p.beat // nothing else begins meanwhile
+		}
 	}
 	return out
 }
@@ -256,6 +261,10 @@ func (w *World) happen(f fault) {
 		w.slowElection(f.For)
 	case "amnesia":
 		w.forget(w.machine(f.Who), f.For)
+	case "half a write":
+		w.forgetWhatWasRead(w.machine(f.Who), f.For)
+	case "late heartbeat":
+		w.lateHeartbeat(w.machine(f.Who))
 	case "bit rot":
 		w.rot(w.machine(f.Who), f.For)
 	case "slow link":
@@ -289,50 +298,6 @@ func (w *World) happen(f fault) {
 		})
 	case "crash container":
 		w.crashContainer(w.node(f.Who))
-	}
-}
-
-// handOverAmidWork lets leadership go to a server when a controller is about to make pods, which wait for a leader whose disk and links
-// have become slow.
-func (w *World) handOverAmidWork(to string) {
-	const slow = 3 * time.Second
-	hand := func() {
-		for _, m := range w.servers {
-			if !m.leads() {
-				continue
-			}
-			m.platter.Slow(slowSync)
-			time.AfterFunc(slow, func() { m.platter.Slow(0) })
-			for _, o := range w.servers {
-				if o != m {
-					w.link(m.name, o.name, link{delay: 150 * time.Millisecond}, slow)
-				}
-			}
-		}
-		go w.operator.handTo(context.Background(), to)
-	}
-	w.checker.burst.Store(&hand)
-}
-
-// slowElection kills whoever leads as soon as it has acknowledged a write to somebody, while the disks of the others are slow: they
-// do not know yet that it is committed, and between votes, an election and the first entry of the new leader time passes.
-func (w *World) slowElection(d time.Duration) {
-	for _, m := range w.servers {
-		if !m.leads() {
-			w.slowDisk(m, 5*time.Second+d)
-		}
-	}
-	w.doomed.Store(int64(max(d, 1)))
-}
-
-// acknowledged is told that a server has acknowledged a write.
-func (w *World) acknowledged(m *machine) {
-	s := m.server
-	if s == nil || !s.IsLeader() || m.server != s || m.dying {
-		return
-	}
-	if down := w.doomed.Swap(0); down > 0 {
-		m.fall(false, time.Duration(down))
 	}
 }
 
@@ -388,48 +353,6 @@ func (w *World) rot(m *machine, d time.Duration) {
 	m.rotten = m.platter.Rot()
 	w.story.tell(m.name, "has a bit flipped in %s", m.rotten)
 	w.after(min(d, 5*time.Second), func() { w.restart(m) })
-}
-
-// forget takes away the log of a server that has acknowledged what others did not hear of, and leaves it alone with those: of three and of
-// five servers they would be a majority with it, and nobody may lead.
-func (w *World) forget(m *machine, d time.Duration) {
-	if !w.well() {
-		return
-	}
-	behind := w.minority(m)
-	for _, o := range behind {
-		w.cutOff(o.name, 2*time.Second)
-	}
-	w.losing = true
-	w.after(1500*time.Millisecond, func() {
-		w.losing = false
-		for i, o := range w.servers {
-			if o != m && !slices.Contains(behind, o) && o.server != nil && !o.dying {
-				o.kill(false)
-				w.after(5*time.Second+d+time.Duration(i)*time.Second, func() { w.restart(o) })
-			}
-		}
-		if m.server == nil || m.dying {
-			return
-		}
-		m.kill(false)
-		m.platter.RemoveAll("data", "raft", "log")
-		m.rotten = "its log"
-		w.story.tell(m.name, "has lost its log")
-		w.after(step, func() { w.restart(m) })
-	})
-}
-
-// minority are as many servers as the others can do without, of which none leads and none is m.
-func (w *World) minority(m *machine) (out []*machine) {
-	first := w.rand.IntN(len(w.servers))
-	for i := range w.servers {
-		o := w.servers[(first+i)%len(w.servers)]
-		if o != m && !o.leads() && len(out) < (len(w.servers)-1)/2 {
-			out = append(out, o)
-		}
-	}
-	return out
 }
 
 // well: all servers run, have done so for a while, have a vote, and are equally far, and none is about to lose its log. One that has been

@@ -130,13 +130,24 @@ func (n *network) reset(ip string) {
 func (n *network) set(from, to string, l link) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.setLocked(from, to, l, func() time.Duration { return time.Duration(n.rand.Int64N(int64(2 * time.Second))) })
+}
+
+// release ends the cut of a link, of which what it held up comes at once.
+func (n *network) release(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.setLocked(from, to, calm(), func() time.Duration { return leastDelay })
+}
+
+func (n *network) setLocked(from, to string, l link, late func() time.Duration) {
 	key := [2]string{from, to}
 	was := n.links[key]
 	n.links[key] = l
 	if was.cut && !l.cut {
-		late := time.Duration(n.rand.Int64N(int64(2 * time.Second)))
+		d := late()
 		for _, send := range n.held[key] {
-			send(late)
+			send(d)
 		}
 		delete(n.held, key)
 	}

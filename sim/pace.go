@@ -37,6 +37,9 @@ var paces = []pace{
 // poll is how often somebody looks who has been elected: who leads is told by nobody.
 func (p pace) poll() time.Duration { return time.Duration(min(p.slow, 10)) * 2 * time.Millisecond }
 
+// isIdle: seconds pass in which nothing is written.
+func (p pace) isIdle() bool { return p.slow >= 40 }
+
 // whole is after how many steps digests are compared.
 func (p pace) whole() int { return 40 * min(p.slow, 6) }
 

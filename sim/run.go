@@ -315,36 +315,6 @@ func (w *World) lookAtTerm(m *machine) {
 	}
 }
 
-// powerAtElection takes the power of a server as soon as it has come into another
-// term, which it tells the others at that moment.
-func (w *World) powerAtElection(m *machine, down time.Duration) {
-	if m.awaits.Swap(true) {
-		return
-	}
-	go func() {
-		defer m.awaits.Store(false)
-		for !m.calm.Load() {
-			s, life := m.server, m.lives
-			if s == nil || m.dying {
-				time.Sleep(step)
-				continue
-			}
-			was := s.Term()
-			for m.server == s && !m.dying && !m.calm.Load() {
-				time.Sleep(2 * time.Millisecond)
-				if s.Term() == was {
-					continue
-				}
-				if m.server != s || m.lives != life || m.dying {
-					break
-				}
-				m.fall(true, down)
-				return
-			}
-		}
-	}()
-}
-
 // lookAtClocks: Kubernetes' controllers go by the time of day, and only where it was compared: a leader serves from when its clock
 // and those of a majority are right.
 func (w *World) lookAtClocks() {

@@ -107,8 +107,10 @@ func TestSeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Violations != "" && *stories != "" {
-			if err := os.WriteFile(filepath.Join(*stories, fmt.Sprintf("seed-%d.txt", *child)), []byte(strings.Join(s.Lines(), "\n")), 0o600); err != nil {
-				t.Error(err)
+			for name, text := range map[string][]byte{"seed-%d.txt": []byte(strings.Join(s.Lines(), "\n")), "goroutines-%d.txt": s.stood} {
+				if err := os.WriteFile(filepath.Join(*stories, fmt.Sprintf(name, *child)), text, 0o600); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 		tell(r)
@@ -333,14 +335,14 @@ func TestMutants(t *testing.T) {
 	t.Logf("%d mutants, %d of them found by none of %d seeds", len(overlay.Mutants()), missed.Load(), len(seeds))
 }
 
-// stormyMinutes is how long worlds are in which a defect is looked for that needs faults that meet: as dear as dense ones of a third of it.
-const stormyMinutes = 20
+// mutantMinutes is how long worlds are, by their pace, in which a defect is looked for that dense ones do not show: as dear as dense ones of three minutes.
+var mutantMinutes = map[string]int{"stormy": 20, "still": 60}
 
 // isFound says whether one of the seeds finds a mutant.
 func isFound(t *testing.T, m *overlay.Mutant, seeds []uint64) bool {
 	pace, long := *paced, *minutes
-	if m.Stormy() && pace == "dense" {
-		pace, long = "stormy", stormyMinutes
+	if own := mutantMinutes[m.Pace()]; own > 0 && pace == "dense" {
+		pace, long = m.Pace(), own
 	}
 	for _, seed := range seeds {
 		r := runAt(t, pace, long, seed, "", overlay.MutantVariable+"="+m.Name)

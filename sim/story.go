@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ type story struct {
 	mu    sync.Mutex
 	lines []string
 	trace uint64
+	// stood is where every goroutine was when something was wrong.
+	stood []byte
 
 	// endless is told, once, of a world that does ever more at one moment.
 	endless func(last string)
@@ -104,6 +107,18 @@ func (s *story) add(b []byte) {
 
 // mix takes a byte into the trace (FNV-1a).
 func (s *story) mix(b byte) { s.trace = (s.trace ^ uint64(b)) * 0x100000001b3 }
+
+// maxStood bounds what is kept of where goroutines were.
+const maxStood = 32 << 20
+
+// hold notes where every goroutine is.
+func (s *story) hold() {
+	b := make([]byte, maxStood)
+	b = b[:runtime.Stack(b, true)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stood = b
+}
 
 // Trace is the sum over all that has happened so far.
 func (s *story) Trace() uint64 {

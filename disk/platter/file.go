@@ -133,6 +133,7 @@ func (f *openFile) Chmod(fs.FileMode) error {
 
 // Sync implements disk.File. A process that ends meanwhile has not synced.
 func (f *openFile) Sync() error {
+	f.disk.beginSync(f.path)
 	if d := f.disk.delay(); d > 0 {
 		<-time.After(d)
 	}

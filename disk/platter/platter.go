@@ -189,6 +189,9 @@ type Mounted struct {
 	// them; 0: never. blown is told, with mu held.
 	fuse  int
 	blown func()
+	// syncs is what is done when a file whose path has within in it is synced next.
+	within string
+	syncs  func()
 }
 
 // Light lets the process end within one of its next changes.
@@ -196,6 +199,26 @@ func (m *Mounted) Light(changes int, blown func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fuse, m.blown = changes, blown
+}
+
+// AtSync lets something be done, once, when the process begins to sync a file whose path has within in it: what it has written there is not
+// on the disk yet.
+func (m *Mounted) AtSync(within string, do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.within, m.syncs = within, do
+}
+
+func (m *Mounted) beginSync(path string) {
+	m.mu.Lock()
+	do := m.syncs
+	if do == nil || !strings.Contains(path, m.within) {
+		m.mu.Unlock()
+		return
+	}
+	m.syncs = nil
+	m.mu.Unlock()
+	do()
 }
 
 // burn is called with mu held, before a change. What it reports is that the process

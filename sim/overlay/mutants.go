@@ -18,7 +18,19 @@ const MutantVariable = "BERTH_SIM_MUTANT"
 
 // Mutants are the defects.
 func Mutants() []Mutant {
-	return slices.Concat(consensus(), upgrades(), state(), scheduling(), service(), workloads(), nodes(), stormy())
+	return slices.Concat(consensus(), upgrades(), state(), scheduling(), service(), workloads(), nodes(), stormy(), still())
+}
+
+// Pace is that of the worlds that are to find the mutant.
+func (m *Mutant) Pace() string {
+	is := func(o Mutant) bool { return o.Name == m.Name }
+	switch {
+	case slices.ContainsFunc(stormy(), is):
+		return "stormy"
+	case slices.ContainsFunc(still(), is):
+		return "still"
+	}
+	return "dense"
 }
 
 // On is the edits with which a build has every mutant, none of which is at work

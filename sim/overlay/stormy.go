@@ -1,12 +1,8 @@
 package overlay
 
-import "slices"
-
 // stormy are defects that show where faults meet faults: a second one comes before a server has done with the first.
 func stormy() []Mutant {
 	return []Mutant{
-		{"log-read-not-synced", "entries that a killed process has not synced are read at the next start, and acknowledged", Edit{"raftlog/log.go",
-			"\treturn l.secure()\n", "\tif ON {\n\t\treturn nil\n\t}\n\treturn l.secure()\n"}},
 		{"vote-read-not-synced", "a term and a vote that a killed process has not synced are read at the next start, and kept", Edit{"raftnode/promises.go",
 			"err = p.read(); err == nil && !noSync {", "err = p.read(); err == nil && !noSync && !ON {"}},
 		{"sender-ends-unheard", "whoever waits for the answers to what is sent ahead is not told that the sender has ended", Edit{"raftnode/pipeline.go",
@@ -24,9 +20,4 @@ func stormy() []Mutant {
 		{"records-gone-too-early", "what the runtime keeps of a deleted pod is removed before the servers have how it ended", Edit{"worker/pod_stop.go",
 			"endsTaken(now time.Time) bool {\n", "endsTaken(now time.Time) bool {\n\tif ON {\n\t\treturn true\n\t}\n"}},
 	}
-}
-
-// Stormy says whether the mutant is to be found in stormy worlds: dense ones, of as much work, hardly ever show it.
-func (m *Mutant) Stormy() bool {
-	return slices.ContainsFunc(stormy(), func(s Mutant) bool { return s.Name == m.Name })
 }

@@ -1,0 +1,262 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Faults that wait for a moment, or bring several things about of which each alone is harmless.
+
+// handOverAmidWork lets leadership go to a server when a controller is about to make pods, which wait for a leader whose disk and links
+// have become slow.
+func (w *World) handOverAmidWork(to string) {
+	const slow = 3 * time.Second
+	hand := func() {
+		for _, m := range w.servers {
+			if !m.leads() {
+				continue
+			}
+			m.platter.Slow(slowSync)
+			time.AfterFunc(slow, func() { m.platter.Slow(0) })
+			for _, o := range w.servers {
+				if o != m {
+					w.link(m.name, o.name, link{delay: 150 * time.Millisecond}, slow)
+				}
+			}
+		}
+		go w.operator.handTo(context.Background(), to)
+	}
+	w.checker.burst.Store(&hand)
+}
+
+// slowElection kills whoever leads as soon as it has acknowledged a write to somebody, while the disks of the others are slow: they
+// do not know yet that it is committed, and between votes, an election and the first entry of the new leader time passes.
+func (w *World) slowElection(d time.Duration) {
+	for _, m := range w.servers {
+		if !m.leads() {
+			w.slowDisk(m, 5*time.Second+d)
+		}
+	}
+	w.doomed.Store(int64(max(d, 1)))
+}
+
+// acknowledged is told that a server has acknowledged a write.
+func (w *World) acknowledged(m *machine) {
+	s := m.server
+	if s == nil || !s.IsLeader() || m.server != s || m.dying {
+		return
+	}
+	if down := w.doomed.Swap(0); down > 0 {
+		m.fall(false, time.Duration(down))
+	}
+}
+
+// powerAtElection takes the power of a server as soon as it has come into another
+// term, which it tells the others at that moment.
+func (w *World) powerAtElection(m *machine, down time.Duration) {
+	if m.awaits.Swap(true) {
+		return
+	}
+	go func() {
+		defer m.awaits.Store(false)
+		for !m.calm.Load() {
+			s, life := m.server, m.lives
+			if s == nil || m.dying {
+				time.Sleep(step)
+				continue
+			}
+			was := s.Term()
+			for m.server == s && !m.dying && !m.calm.Load() {
+				time.Sleep(2 * time.Millisecond)
+				if s.Term() == was {
+					continue
+				}
+				if m.server != s || m.lives != life || m.dying {
+					break
+				}
+				m.fall(true, down)
+				return
+			}
+		}
+	}()
+}
+
+// lateHeartbeat lets a server hear of a newer term, and a heartbeat of the one before while it still keeps that: it has heard of neither before,
+// as nothing reached it while leadership went to another one and back.
+func (w *World) lateHeartbeat(to *machine) {
+	first := w.leader()
+	if first == to {
+		to = w.servers[(slices.Index(w.servers, to)+1)%len(w.servers)]
+	}
+	i := slices.IndexFunc(w.servers, func(m *machine) bool { return m != first && m != to && m.isUp() })
+	if first == nil || i < 0 || !to.isUp() {
+		return
+	}
+	second := w.servers[i]
+	lead := func(m *machine) bool {
+		w.operator.handTo(context.Background(), m.name)
+		led := await(2*w.config.Pace.beat, m.leads)
+		time.Sleep(w.config.Pace.beat / 4) // the first heartbeat is on its way
+		return led
+	}
+	var others []*machine
+	for _, m := range w.servers {
+		if m != to {
+			others = append(others, m)
+		}
+	}
+	round := func(again func()) bool {
+		for _, m := range others {
+			w.network.set(m.ip, to.ip, link{cut: true, delay: time.Millisecond})
+		}
+		defer func() {
+			for _, m := range others {
+				w.network.release(m.ip, to.ip)
+			}
+			time.Sleep(w.config.Pace.beat / 4)
+		}()
+		if !lead(second) || !lead(first) {
+			return false
+		}
+		again()
+		return true
+	}
+	go func() {
+		if !round(func() {}) { // to connect takes longer than to keep a term, so there are connections from here on
+			return
+		}
+		round(func() {
+			to.platter.Slow(slowSync)
+			to.disk.AtSync("promises", func() {
+				w.story.tell(to.name, "keeps a term while a heartbeat of %s comes", second.name)
+				w.network.release(second.ip, to.ip)
+			})
+			w.story.tell(to.name, "hears of %s again", first.name)
+			w.network.release(first.ip, to.ip)
+			time.Sleep(2 * slowSync)
+			to.platter.Slow(0)
+		})
+	}()
+}
+
+// forget takes away the log of a server that has acknowledged what others did not hear of, and leaves it alone with those: of three and of
+// five servers they would be a majority with it, and nobody may lead.
+func (w *World) forget(m *machine, d time.Duration) {
+	if !w.well() {
+		return
+	}
+	behind := w.minority(m)
+	for _, o := range behind {
+		w.cutOff(o.name, 2*time.Second)
+	}
+	w.losing = true
+	w.after(1500*time.Millisecond, func() {
+		w.losing = false
+		for i, o := range w.servers {
+			if o != m && !slices.Contains(behind, o) && o.server != nil && !o.dying {
+				o.kill(false)
+				w.after(5*time.Second+d+time.Duration(i)*time.Second, func() { w.restart(o) })
+			}
+		}
+		if m.server == nil || m.dying {
+			return
+		}
+		m.kill(false)
+		m.platter.RemoveAll("data", "raft", "log")
+		m.rotten = "its log"
+		w.story.tell(m.name, "has lost its log")
+		w.after(step, func() { w.restart(m) })
+	})
+}
+
+// minority are as many servers as the others can do without, of which none leads and none is m.
+func (w *World) minority(m *machine) (out []*machine) {
+	first := w.rand.IntN(len(w.servers))
+	for i := range w.servers {
+		o := w.servers[(first+i)%len(w.servers)]
+		if o != m && !o.leads() && len(out) < (len(w.servers)-1)/2 {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// forgetWhatWasRead kills a server between a write of its log and its sync, and takes its power as soon as it has acknowledged in its next life what it read. Who else
+// has that is gone, for as long as those can elect somebody who were cut off.
+func (w *World) forgetWhatWasRead(m *machine, d time.Duration) {
+	if !w.well() || w.leader() == nil {
+		return
+	}
+	leader := w.leader()
+	if m == leader {
+		m = w.servers[(slices.Index(w.servers, m)+1)%len(w.servers)]
+	}
+	behind := w.minority(m)
+	for _, o := range behind {
+		w.cutOff(o.name, 10*w.config.Pace.beat)
+	}
+	w.losing = true
+	m.platter.Slow(slowSync)
+	life := m.lives
+	m.disk.AtSync("/log/", func() {
+		if m.isUp() && m.lives == life {
+			m.fall(false, 0)
+		}
+	})
+	go func() {
+		defer func() { w.losing = false }()
+		defer m.platter.Slow(0)
+		if !await(2*w.config.Pace.beat, func() bool { return m.dying || m.lives != life }) {
+			return
+		}
+		time.Sleep(step / 5) // until then all has come that it has said
+		at := leader.index()
+		if !await(w.config.Pace.beat, func() bool { return m.lives != life && m.isUp() && leader.leads() && leader.index() > at }) {
+			return
+		}
+		m.fall(true, step)
+		for _, o := range w.servers {
+			if o != m && !slices.Contains(behind, o) && o.isUp() {
+				o.fall(false, d+4*w.config.Pace.beat+time.Minute)
+			}
+		}
+		for _, o := range behind {
+			for _, other := range w.servers {
+				if other != o {
+					w.network.release(o.ip, other.ip)
+					w.network.release(other.ip, o.ip)
+				}
+			}
+		}
+	}()
+}
+
+// await waits until something is so, for a while.
+func await(d time.Duration, is func() bool) bool {
+	for by := time.Now().Add(d); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(by) {
+			return false
+		}
+	}
+	return true
+}
+
+// leader is whoever leads; nil: nobody does.
+func (w *World) leader() *machine {
+	if i := slices.IndexFunc(w.servers, (*machine).leads); i >= 0 {
+		return w.servers[i]
+	}
+	return nil
+}
+
+// isUp: it runs, and its end has not begun.
+func (m *machine) isUp() bool { return m.server != nil && !m.dying }
+
+// index is how far a server is; 0: it does not run.
+func (m *machine) index() uint64 {
+	if s := m.server; s != nil {
+		return s.View().Index()
+	}
+	return 0
+}
