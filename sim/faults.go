@@ -81,11 +81,11 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		if len(certain) > 0 && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until {
+		must := len(certain) > 0 && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until
+		if must {
 			f.Kind, certain = certain[0], certain[1:]
-			at += quietBefore
-			endBefore(out, at)
-		} else if c.needsCalm(f.Kind) && r.IntN(p.calm) == 0 {
+		}
+		if c.needsCalm(f.Kind) && (must || r.IntN(p.calm) == 0) {
 			at += quietBefore
 			endBefore(out, at)
 		}

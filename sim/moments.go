@@ -106,7 +106,7 @@ func (w *World) lateHeartbeat(to *machine) {
 			others = append(others, m)
 		}
 	}
-	round := func(again func()) bool {
+	round := func(then func()) bool {
 		for _, m := range others {
 			w.network.set(m.ip, to.ip, link{cut: true, delay: time.Millisecond})
 		}
@@ -119,7 +119,7 @@ func (w *World) lateHeartbeat(to *machine) {
 		if !lead(second) || !lead(first) {
 			return false
 		}
-		again()
+		then()
 		return true
 	}
 	go func() {
