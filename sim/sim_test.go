@@ -371,19 +371,25 @@ func runAt(t *testing.T, pace string, minutes int, seed uint64, skipped string, 
 		c.Env = append(c.Env, overlay.MinesVariable+"="+fmt.Sprint(begin.Add(armed).UnixNano()))
 	}
 	c.Env = append(c.Env, env...)
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
-	err := c.Run()
-	for line := range strings.SplitSeq(out.String(), "\n") {
-		if text, ok := strings.CutPrefix(line, resultPrefix); ok {
+	// It writes to a file: in this build nobody may come to read a pipe while others wait for their worlds.
+	out, err := os.CreateTemp(scratch(), "berth-sim-")
+	if err != nil {
+		return result{Seed: seed, Violations: err.Error()}
+	}
+	defer func() { _ = errors.Join(out.Close(), os.Remove(out.Name())) }() // what is left of it harms nobody
+	c.Stdout, c.Stderr = out, out
+	err = c.Run()
+	b, rerr := os.ReadFile(out.Name())
+	text, err := string(b), errors.Join(err, rerr)
+	for line := range strings.SplitSeq(text, "\n") {
+		if told, ok := strings.CutPrefix(line, resultPrefix); ok {
 			var r result
-			if err := json.Unmarshal([]byte(text), &r); err != nil {
+			if err := json.Unmarshal([]byte(told), &r); err != nil {
 				t.Error(err)
 			}
 			return r
 		}
 	}
-	text := out.String()
 	r := result{Seed: seed, Violations: fmt.Sprintf("the world ended without a result: %v\n%s", err, text[:min(len(text), 20000)])}
 	if used := c.ProcessState.UserTime() + c.ProcessState.SystemTime(); uint64(used.Seconds()+1) >= processorTime(minutes) || strings.Contains(text, "out of memory") {
 		r.Unended, r.Violations = true, fmt.Sprintf("the world does not end: it took %s of a processor\n%s", used, r.Violations)
