@@ -31,7 +31,7 @@ var kinds = []struct {
 	weight int
 }{
 	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"slow election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
-	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2}, {"half a write", 1}, {"late heartbeat", 2},
+	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2}, {"half a write", 1}, {"half a term", 1}, {"late heartbeat", 2},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"hand over amid work", 3}, {"set clock", 2}, {"set clock far", 1}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
@@ -59,7 +59,7 @@ func (c *Config) needsCalm(kind string) bool {
 // draw makes the faults of a world.
 func draw(c Config, from, until time.Duration) (out []fault) {
 	r, servers, p := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace
-	certain := []string{"late heartbeat"} // happen once, if there is time
+	certain := []string{"late heartbeat", "half a term"} // happen once, if there is time
 	switch {
 	case c.Recovers:
 		certain = []string{"lose quorum"}
@@ -263,6 +263,8 @@ func (w *World) happen(f fault) {
 		w.forget(w.machine(f.Who), f.For)
 	case "half a write":
 		w.forgetWhatWasRead(w.machine(f.Who), f.For)
+	case "half a term":
+		w.forgetTermThatWasRead(w.machine(f.Who))
 	case "late heartbeat":
 		w.lateHeartbeat(w.machine(f.Who))
 	case "bit rot":

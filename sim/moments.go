@@ -198,12 +198,7 @@ func (w *World) forgetWhatWasRead(m *machine, d time.Duration) {
 	}
 	w.losing = true
 	m.platter.Slow(slowSync)
-	life := m.lives
-	m.disk.AtSync("/log/", func() {
-		if m.isUp() && m.lives == life {
-			m.fall(false, 0)
-		}
-	})
+	life := m.fallAtSync("/log/")
 	go func() {
 		defer func() { w.losing = false }()
 		defer m.platter.Slow(0)
@@ -230,6 +225,31 @@ func (w *World) forgetWhatWasRead(m *machine, d time.Duration) {
 			}
 		}
 	}()
+}
+
+// forgetTermThatWasRead kills a server between the write of a new term and its sync, and takes its power as soon as it lives again, in that term.
+func (w *World) forgetTermThatWasRead(m *machine) {
+	if !m.isUp() {
+		return
+	}
+	life := m.fallAtSync("promises")
+	go func() {
+		w.operator.handTo(context.Background(), w.servers[(slices.Index(w.servers, m)+1)%len(w.servers)].name)
+		if await(w.config.Pace.beat, func() bool { return m.lives != life && m.isUp() }) {
+			m.fall(true, step)
+		}
+	}()
+}
+
+// fallAtSync lets a server's life, which it gives, end when a file is about to be synced, and another one begin at once.
+func (m *machine) fallAtSync(within string) (life int) {
+	life = m.lives
+	m.disk.AtSync(within, func() {
+		if m.isUp() && m.lives == life {
+			m.fall(false, 0)
+		}
+	})
+	return life
 }
 
 // await waits until something is so, for a while.

@@ -22,6 +22,8 @@ func consensus() []Mutant {
 		{"new-leader-reads-early", "a leader answers reads before it knows what its predecessor acknowledged", Edit{"raftnode/read.go",
 			"\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n",
 			"\t\tif ON && n.IsLeader() {\n\t\t\treturn n.raft.CommitIndex(), nil\n\t\t}\n\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n"}},
+		{"vote-read-not-synced", "a term and a vote that a killed process has not synced are read at the next start, and kept", Edit{"raftnode/promises.go",
+			"err = p.read(); err == nil && !noSync {", "err = p.read(); err == nil && !noSync && !ON {"}},
 		{"heartbeat-sets-term-back", "a heartbeat that comes late is taken beside the main thread whatever its term is", Edit{"raftnode/heartbeat.go",
 			"\t\tif c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok",
 			"\t\tif ON {\n\t\t\thandle(rpc)\n\t\t\treturn\n\t\t}\n\t\tif c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok"}},

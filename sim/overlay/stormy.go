@@ -3,8 +3,6 @@ package overlay
 // stormy are defects that show where faults meet faults: a second one comes before a server has done with the first.
 func stormy() []Mutant {
 	return []Mutant{
-		{"vote-read-not-synced", "a term and a vote that a killed process has not synced are read at the next start, and kept", Edit{"raftnode/promises.go",
-			"err = p.read(); err == nil && !noSync {", "err = p.read(); err == nil && !noSync && !ON {"}},
 		{"sender-ends-unheard", "whoever waits for the answers to what is sent ahead is not told that the sender has ended", Edit{"raftnode/pipeline.go",
 			"\t\tp.answers <- noAnswer{}\n", "\t\tif !ON {\n\t\t\tp.answers <- noAnswer{}\n\t\t}\n"}},
 		{"who-asks-is-ended", "a goroutine that asks a server for its standing is ended by a log that cannot be read", Edit{"raftnode/standing.go",
