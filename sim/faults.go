@@ -85,7 +85,7 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		if must {
 			f.Kind, certain = certain[0], certain[1:]
 		}
-		if c.needsCalm(f.Kind) && (must || r.IntN(p.calm) == 0) {
+		if c.needsCalm(f.Kind) && (must || r.IntN(p.calm) == 0) && at+quietBefore < until {
 			at += quietBefore
 			endBefore(out, at)
 		}
