@@ -281,23 +281,13 @@ func (k *checker) view(name string, v *fsm.View) {
 	k.looked = v.Revision()
 	k.woken(name, v)
 	k.rationed(name, v)
-	used, resized, over := map[string]model.Resources{}, map[string]bool{}, map[string]model.Resources{}
+	used := map[string]model.Resources{}
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
-		switch node := p.Spec.NodeName; {
-		case node == "" || ended(p):
-		case model.Terminating(p) && !k.truth.runs(p.UID):
-			over[node] = over[node].Add(setAside(p))
-		default:
-			used[node] = used[node].Add(setAside(p)) // what it merely asks for may be more than there is
-			resized[node] = resized[node] || p.Generation > 1
+		if p.Spec.NodeName != "" && !ended(p) {
+			used[p.Spec.NodeName] = used[p.Spec.NodeName].Add(setAside(p)) // what it merely asks for may be more than there is
 		}
 		return true
 	})
-	for node, gone := range over {
-		if !resized[node] { // or its worker may have given it to another pod by now
-			used[node] = used[node].Add(gone)
-		}
-	}
 	v.Nodes.Scan("", func(_ string, n *corev1.Node) bool {
 		u, room := used[n.Name], model.Allocatable(n)
 		if u.MilliCPU > room.MilliCPU || u.MemoryBytes > room.MemoryBytes || u.Pods > room.Pods {
