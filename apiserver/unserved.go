@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,8 +24,8 @@ import (
 // unserved answers requests for kinds that are not served: it says so, and which
 // are.
 type unserved struct {
-	served []string        // as "pods", "replicasets.apps"
-	inOne  map[string]bool // of those: whether its objects are in a namespace
+	served string          // "pods, replicasets.apps, …"
+	inOne  map[string]bool // of each of those: whether its objects are in a namespace
 	paths  http.Handler    // for what is no resource
 }
 
@@ -36,16 +37,12 @@ func newUnserved(s *genericapiserver.GenericAPIServer, infos []genericapiserver.
 				if strings.Contains(name, "/") {
 					continue
 				}
-				what := access.Resource(info.PrioritizedVersions[0].Group, name, "")
-				u.served = append(u.served, what)
-				if scoped, ok := storage.(rest.Scoper); ok {
-					u.inOne[what] = scoped.NamespaceScoped()
-				}
+				scoped, ok := storage.(rest.Scoper) // or it could not be installed
+				u.inOne[access.Resource(info.PrioritizedVersions[0].Group, name, "")] = ok && scoped.NamespaceScoped()
 			}
 		}
 	}
-	slices.Sort(u.served)
-	u.served = slices.Compact(u.served)
+	u.served = strings.Join(slices.Sorted(maps.Keys(u.inOne)), ", ")
 	return u
 }
 
@@ -69,7 +66,7 @@ func (u *unserved) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := access.Resource(info.APIGroup, info.Resource, info.Subresource)
-	why := fmt.Sprintf("Berth does not serve %s in version %s; it serves %s", what, info.APIVersion, strings.Join(u.served, ", "))
+	why := fmt.Sprintf("Berth does not serve %s in version %s; it serves %s", what, info.APIVersion, u.served)
 	switch inOne, known := u.inOne[access.Resource(info.APIGroup, info.Resource, "")]; {
 	case !known:
 	case inOne && info.Namespace == "" && info.Name != "":

@@ -164,7 +164,7 @@ func (u *user) handTo(ctx context.Context, to string) {
 	servers := u.world.servers
 	leader := max(0, slices.IndexFunc(servers, (*machine).leads))
 	if servers[leader].name == to {
-		to = servers[(leader+1)%len(servers)].name
+		to = u.world.next(servers[leader]).name
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

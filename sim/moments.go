@@ -87,7 +87,7 @@ func (w *World) powerAtElection(m *machine, down time.Duration) {
 func (w *World) lateHeartbeat(to *machine) {
 	first := w.leader()
 	if first == to {
-		to = w.servers[(slices.Index(w.servers, to)+1)%len(w.servers)]
+		to = w.next(to)
 	}
 	i := slices.IndexFunc(w.servers, func(m *machine) bool { return m != first && m != to && m.isUp() })
 	if first == nil || i < 0 || !to.isUp() {
@@ -190,7 +190,7 @@ func (w *World) forgetWhatWasRead(m *machine, d time.Duration) {
 	}
 	leader := w.leader()
 	if m == leader {
-		m = w.servers[(slices.Index(w.servers, m)+1)%len(w.servers)]
+		m = w.next(m)
 	}
 	behind := w.minority(m)
 	for _, o := range behind {
@@ -234,7 +234,7 @@ func (w *World) forgetTermThatWasRead(m *machine) {
 	}
 	life := m.fallAtSync("promises")
 	go func() {
-		w.operator.handTo(context.Background(), w.servers[(slices.Index(w.servers, m)+1)%len(w.servers)].name)
+		w.operator.handTo(context.Background(), w.next(m).name)
 		if await(w.config.Pace.beat, func() bool { return m.lives != life && m.isUp() }) {
 			m.fall(true, step)
 		}
@@ -268,6 +268,11 @@ func (w *World) leader() *machine {
 		return w.servers[i]
 	}
 	return nil
+}
+
+// next is another server.
+func (w *World) next(m *machine) *machine {
+	return w.servers[(slices.Index(w.servers, m)+1)%len(w.servers)]
 }
 
 // isUp: it runs, and its end has not begun.
