@@ -311,7 +311,7 @@ func (c *Core) step(p *podState, now time.Time) {
 	p.out = nil
 	c.note(p, now)
 	c.setTimer(p, now)
-	if p.counted && (p.removal == removalDone || !p.alive() && !p.stopAt.IsZero()) {
+	if p.counted && (p.removal == removalDone || !p.alive() && !p.stopAt.IsZero() && !p.givingBack()) { // its end is in the queue before whoever takes its room
 		c.usage = c.usage.Without(p.class)
 		p.counted = false
 		c.retryHeld(now)
@@ -395,9 +395,13 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 	if len(c.inReport) > 0 || len(c.reports) == 0 {
 		return nil
 	}
-	n := min(limit, len(c.reports))
-	out := make([]PodReport, 0, n)
-	for _, p := range c.reports[:n] {
+	out := make([]PodReport, 0, min(limit, len(c.reports)))
+	var later []*podState
+	for _, p := range c.reports {
+		if len(out) == limit || p.givingBack() {
+			later = append(later, p)
+			continue
+		}
 		p.queued = false
 		o := p.object()
 		if o == nil {
@@ -411,7 +415,7 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 			Status: s, Removed: p.removal == removalDone && !p.static})
 		c.inReport = append(c.inReport, p)
 	}
-	c.reports = append([]*podState(nil), c.reports[n:]...)
+	c.reports = later
 	return out
 }
 

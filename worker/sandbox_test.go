@@ -23,6 +23,7 @@ type boxes struct {
 	made     map[types.UID]string // the pod's address
 	count    int
 	broken   bool              // no sandbox can be made
+	slow     bool              // none is stopped yet
 	registry map[string]bool   // what can be fetched
 	here     map[string]bool   // what was
 	shown    map[string]string // what volumes of images show, by pod and name

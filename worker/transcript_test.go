@@ -55,6 +55,7 @@ type bench struct {
 	deaf     bool          // the servers do not answer
 	full     string        // the pod whose volume holds too much
 	boxes    *boxes        // nil: a runtime without sandboxes
+	late     []Action      // to stop sandboxes, while that takes its time
 	away     bool          // the runtime does not answer
 	damaged  bool          // what the runtime kept of pods cannot be read
 	made     int           // mirrors so far
@@ -158,8 +159,14 @@ func (b *bench) run(d *datadriven.TestData) {
 		}
 	case "hooks": // hooks hang: postStart hooks run until they are cut
 		b.hang = d.CmdArgs[0].Key == "hang"
-	case "network":
-		b.boxes.broken = d.CmdArgs[0].Key == "down"
+	case "network": // network slow: no sandbox is stopped until network up
+		b.boxes.broken, b.boxes.slow = d.CmdArgs[0].Key == "down", d.CmdArgs[0].Key == "slow"
+		if late := b.late; !b.boxes.slow {
+			b.late = nil
+			for _, a := range late {
+				b.core.Done(b.caller.do(context.Background(), a), b.clock.Now())
+			}
+		}
 	case "runtime":
 		b.away = d.CmdArgs[0].Key == "away"
 	case "push":
@@ -405,6 +412,9 @@ func (b *bench) settle() {
 			b.traceAction(a)
 			switch {
 			case b.hang && a.Kind == ActionPostStart:
+				continue
+			case a.Kind == ActionSandboxStop && b.boxes.slow:
+				b.late = append(b.late, a)
 				continue
 			case a.Kind == ActionPullEnd:
 				continue // all pulls are over at once
