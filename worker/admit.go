@@ -66,6 +66,15 @@ func (c *Core) resume(p *podState) {
 	}
 }
 
+// hasRoom says whether nobody has taken the room meanwhile of a pod that began here and of which nothing runs any more, as where the servers went back to
+// an older state of theirs. Devices may be there later than their node.
+func (c *Core) hasRoom(p *podState) bool {
+	usage := c.usage.Plus(c.heldBefore(p))
+	return !slices.ContainsFunc(model.CheckUsage(p.class, c.alloc, &usage), func(r model.Reason) bool {
+		return r.Resource == "" || isMachines(r.Resource)
+	})
+}
+
 func (c *Core) count(p *podState) {
 	c.usage = c.usage.With(p.class)
 	p.counted = true
@@ -177,10 +186,15 @@ func (c *Core) objections(p *podState, usage model.Usage) []objection {
 }
 
 func (c *Core) offers(resource string) bool {
+	_, ok := c.node.Status.Allocatable[corev1.ResourceName(resource)]
+	return ok || isMachines(resource)
+}
+
+// isMachines: every machine has some of it.
+func isMachines(resource string) bool {
 	switch corev1.ResourceName(resource) {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
 		return true
 	}
-	_, ok := c.node.Status.Allocatable[corev1.ResourceName(resource)]
-	return ok
+	return false
 }

@@ -176,9 +176,11 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		c.pods[pod.UID] = p
 		p.recall()
 		p.heldBy(&pod.Status)
-		if p.admission == admitted {
+		switch ends := pod.DeletionTimestamp != nil || model.Terminal(pod); {
+		case p.admission == admitted && (ends || p.complete() || c.hasRoom(p)):
 			c.count(p)
-		} else if pod.DeletionTimestamp == nil && !model.Terminal(pod) {
+		case !ends:
+			p.admission = admissionOpen
 			c.admit(p)
 		}
 	} else {

@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/md5"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -51,10 +53,11 @@ type bench struct {
 	caller   caller
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
-	hang     bool          // postStart hooks do not end by themselves
-	deaf     bool          // the servers do not answer
-	full     string        // the pod whose volume holds too much
-	boxes    *boxes        // nil: a runtime without sandboxes
+	hang     bool   // postStart hooks do not end by themselves
+	deaf     bool   // the servers do not answer
+	full     string // the pod whose volume holds too much
+	boxes    *boxes // nil: a runtime without sandboxes
+	saved    map[string]*corev1.Pod
 	late     []Action      // to stop sandboxes, while that takes its time
 	away     bool          // the runtime does not answer
 	damaged  bool          // what the runtime kept of pods cannot be read
@@ -90,6 +93,11 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 		pod.Generation--
 		b.assignPods(pod)
+	case "snapshot":
+		b.saved = maps.Clone(b.pods)
+	case "back": // the servers go back to the snapshot
+		b.pods = b.saved
+		b.core.Assign(Assignment{Full: true, Pods: slices.SortedFunc(maps.Values(b.pods), func(x, y *corev1.Pod) int { return cmp.Compare(x.Name, y.Name) }), Node: b.node}, b.clock.Now())
 	case "gone":
 		delete(b.pods, d.CmdArgs[0].Key)
 		b.core.Assign(Assignment{Gone: []types.UID{types.UID(d.CmdArgs[0].Key)}}, b.clock.Now())
