@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
@@ -60,4 +61,15 @@ func (b *bench) resize(d *datadriven.TestData) {
 		}
 	}
 	b.assignPods(pod)
+}
+
+// resources POD: what the servers know of them
+func (b *bench) resources(pod string) {
+	for _, s := range b.pods[pod].Status.ContainerStatuses {
+		list := func(l corev1.ResourceList) string {
+			cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
+			return cpu.String() + "/" + memory.String()
+		}
+		fmt.Fprintf(&b.out, "%s: set aside %s, has %s up to %s\n", s.Name, list(s.AllocatedResources), list(s.Resources.Requests), list(s.Resources.Limits))
+	}
 }

@@ -65,6 +65,17 @@ func (b *boxes) StopSandbox(_ context.Context, uid types.UID) error {
 	return nil
 }
 
+// network up|down|slow: while it is slow no sandbox is stopped
+func (b *bench) network(is string) {
+	b.boxes.broken, b.boxes.slow = is == "down", is == "slow"
+	if late := b.late; !b.boxes.slow {
+		b.late = nil
+		for _, a := range late {
+			b.core.Done(b.caller.do(context.Background(), a), b.clock.Now())
+		}
+	}
+}
+
 func (b *boxes) FindImage(_ context.Context, name string) (string, error) {
 	switch {
 	case strings.ToLower(name) != name:

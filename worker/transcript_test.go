@@ -1,11 +1,9 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"crypto/md5"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -93,11 +91,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 		pod.Generation--
 		b.assignPods(pod)
-	case "snapshot":
-		b.saved = maps.Clone(b.pods)
-	case "back": // the servers go back to the snapshot
-		b.pods = b.saved
-		b.core.Assign(Assignment{Full: true, Pods: slices.SortedFunc(maps.Values(b.pods), func(x, y *corev1.Pod) int { return cmp.Compare(x.Name, y.Name) }), Node: b.node}, b.clock.Now())
+	case "snapshot", "back":
+		b.goBack(d.Cmd == "back")
 	case "gone":
 		delete(b.pods, d.CmdArgs[0].Key)
 		b.core.Assign(Assignment{Gone: []types.UID{types.UID(d.CmdArgs[0].Key)}}, b.clock.Now())
@@ -167,14 +162,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		}
 	case "hooks": // hooks hang: postStart hooks run until they are cut
 		b.hang = d.CmdArgs[0].Key == "hang"
-	case "network": // network slow: no sandbox is stopped until network up
-		b.boxes.broken, b.boxes.slow = d.CmdArgs[0].Key == "down", d.CmdArgs[0].Key == "slow"
-		if late := b.late; !b.boxes.slow {
-			b.late = nil
-			for _, a := range late {
-				b.core.Done(b.caller.do(context.Background(), a), b.clock.Now())
-			}
-		}
+	case "network":
+		b.network(d.CmdArgs[0].Key)
 	case "runtime":
 		b.away = d.CmdArgs[0].Key == "away"
 	case "push":
@@ -202,14 +191,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		b.assignPods(pod)
 	case "resize":
 		b.resize(d)
-	case "resources": // what the servers know of a pod's
-		for _, s := range b.pods[d.CmdArgs[0].Key].Status.ContainerStatuses {
-			list := func(l corev1.ResourceList) string {
-				cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
-				return cpu.String() + "/" + memory.String()
-			}
-			fmt.Fprintf(&b.out, "%s: set aside %s, has %s up to %s\n", s.Name, list(s.AllocatedResources), list(s.Resources.Requests), list(s.Resources.Limits))
-		}
+	case "resources":
+		b.resources(d.CmdArgs[0].Key)
 	case "deadline":
 		pod := b.change(d)
 		var s int64
