@@ -200,6 +200,10 @@ func (u *user) restore(d time.Duration) {
 	time.Sleep(d)
 	u.world.story.tell(u.name, "restores a snapshot of %s ago", d)
 	u.world.checker.forgets()
+	if m := u.world.leader(); m != nil { // what others write meanwhile is in one entry with it
+		m.platter.Slow(slowSync)
+		defer m.platter.Slow(0)
+	}
 	err := u.ask(context.Background(), func(ctx context.Context, c *kubernetes.Clientset) error {
 		return c.CoreV1().RESTClient().Put().AbsPath(operator.PathSnapshot).MaxRetries(0).Body(saved).Do(ctx).Error()
 	})

@@ -31,7 +31,7 @@ var kinds = []struct {
 	weight int
 }{
 	{"kill server", 2}, {"stop server", 1}, {"upgrade server", 2}, {"lose power", 2}, {"power at election", 3}, {"slow election", 3}, {"blackout", 1}, {"replace server", 1}, {"restore snapshot", 1}, {"lose quorum", 1},
-	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2}, {"half a write", 1}, {"half a term", 1}, {"late heartbeat", 2},
+	{"full disk", 1}, {"slow disk", 3}, {"bit rot", 1}, {"amnesia", 2}, {"half a write", 1}, {"half a term", 1}, {"late heartbeat", 2}, {"failing disk", 1}, {"failing reads", 3},
 	{"cut link", 6}, {"cut off server", 2}, {"deaf server", 2}, {"mute server", 2}, {"slow link", 4}, {"lossy link", 4}, {"double packets", 2},
 	{"hand over amid work", 3}, {"set clock", 2}, {"set clock far", 1}, {"clock drifts", 1}, {"kill worker", 4}, {"crash container", 6}, {"cut off worker", 3}, {"lost worker", 3},
 }
@@ -67,6 +67,9 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		certain = []string{"half a write", "hand over amid work"}
 	case c.Forgets:
 		certain = []string{"amnesia"}
+	}
+	if c.Restores {
+		certain = append([]string{"restore snapshot"}, certain...)
 	}
 	total := 0
 	for _, k := range kinds {
@@ -267,6 +270,10 @@ func (w *World) happen(f fault) {
 		w.forgetTermThatWasRead(w.machine(f.Who))
 	case "late heartbeat":
 		w.lateHeartbeat(w.machine(f.Who))
+	case "failing disk":
+		w.failDisk(w.machine(f.Who))
+	case "failing reads":
+		w.failReads(f.For)
 	case "bit rot":
 		w.rot(w.machine(f.Who), f.For)
 	case "slow link":
@@ -364,7 +371,7 @@ func (w *World) well() bool {
 		return false
 	}
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() ||
+		if o.server == nil || o.dying || o.hasFailed() != nil || o.disk.IsDead() || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() ||
 			o.server.Role() == "learner" {
 			return false
 		}

@@ -104,6 +104,12 @@ func (u *user) remembered(ctx context.Context) {
 		if _, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
 			return
 		}
+		if u.rand.IntN(2) == 0 { // one that was made before comes after it
+			before := metav1.NewMicroTime(at.Add(-time.Duration(1 + u.rand.Int64N(int64(time.Second)))))
+			late := lease.DeepCopy()
+			late.Spec.RenewTime = &before
+			_, _ = leases.Update(ctx, late, metav1.UpdateOptions{})
+		}
 		if lease, err = leases.Get(ctx, foreign, metav1.GetOptions{}); err != nil || !m.leads() || m.server.Term() != led.term {
 			return
 		}

@@ -252,6 +252,47 @@ func (m *machine) fallAtSync(within string) (life int) {
 	return life
 }
 
+// failDisk lets every call to a server's disk fail. It hears and is heard, and has to give up when it is to keep something; whoever is to keep nothing for a
+// minute is ended.
+func (w *World) failDisk(m *machine) {
+	if !m.isUp() {
+		return
+	}
+	m.disk.End()
+	life := m.lives
+	time.AfterFunc(time.Minute, func() {
+		if m.lives == life && m.isUp() && m.hasFailed() == nil {
+			m.fall(false, 0)
+		}
+	})
+}
+
+// failReads lets whoever leads when it next takes a snapshot read nothing of its log for a while, on a slow disk: entries come before the snapshot is there, and
+// when those before it are removed the newest ones are not in memory either.
+func (w *World) failReads(d time.Duration) {
+	for _, m := range w.servers {
+		if !m.isUp() {
+			continue
+		}
+		mounted, platter := m.disk, m.platter
+		mounted.AtSync("/snapshots/", func() {
+			if !m.leads() || w.isCalm() || w.losing {
+				return
+			}
+			w.story.tell(m.name, "can read nothing of its log")
+			platter.Slow(slowSync)
+			mounted.FailReads("/log/")
+			time.AfterFunc(d+10*slowSync, func() {
+				platter.Slow(0)
+				mounted.FailReads("")
+			})
+		})
+	}
+}
+
+// isCalm: the faults are over.
+func (w *World) isCalm() bool { return w.servers[0].calm.Load() }
+
 // await waits until something is so, for a while.
 func await(d time.Duration, is func() bool) bool {
 	for by := time.Now().Add(d); !is(); time.Sleep(time.Millisecond) {

@@ -23,15 +23,16 @@ type pace struct {
 	tidied  time.Duration // between two collections of the memory
 	chimes  time.Duration // between two times of the CronJobs' schedule
 	renewed time.Duration // between two renewals of a lease
+	entries int           // until servers take a snapshot; a quarter of them stays in the log
 	beat    time.Duration // how long servers hear nothing of their leader until they elect another; when nothing is written they hear of the last commit within a twentieth
 }
 
 var paces = []pace{
-	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 2, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, beat: time.Second},
-	{name: "stormy", fault: time.Second, pods: 30, workers: 10, slow: 6, lasting: 4 * time.Second, rare: 30, longer: 1, calm: 20, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, beat: time.Second},
-	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, lasting: 8 * time.Second, rare: 10, longer: 2, calm: 2, tidied: 3 * time.Minute, chimes: time.Minute, renewed: 5 * time.Second, beat: time.Second},
-	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, lasting: 8 * time.Second, rare: 10, longer: 10, calm: 2, tidied: 10 * time.Minute, chimes: time.Minute, renewed: 10 * time.Second, beat: time.Second},
-	{name: "still", fault: 10 * time.Minute, pods: 1, workers: 3, slow: 200, lasting: 8 * time.Second, rare: 3, longer: 10, calm: 2, tidied: 20 * time.Minute, chimes: 10 * time.Minute, renewed: 20 * time.Second, beat: 10 * time.Second},
+	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 2, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, beat: time.Second},
+	{name: "stormy", fault: time.Second, pods: 30, workers: 10, slow: 6, lasting: 4 * time.Second, rare: 30, longer: 1, calm: 20, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 400, beat: time.Second},
+	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, lasting: 8 * time.Second, rare: 10, longer: 2, calm: 2, tidied: 3 * time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, beat: time.Second},
+	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, lasting: 8 * time.Second, rare: 10, longer: 10, calm: 2, tidied: 10 * time.Minute, chimes: time.Minute, renewed: 10 * time.Second, entries: 2000, beat: time.Second},
+	{name: "still", fault: 10 * time.Minute, pods: 1, workers: 3, slow: 200, lasting: 8 * time.Second, rare: 3, longer: 10, calm: 2, tidied: 20 * time.Minute, chimes: 10 * time.Minute, renewed: 20 * time.Second, entries: 2000, beat: 10 * time.Second},
 }
 
 // poll is how often somebody looks who has been elected: who leads is told by nobody.

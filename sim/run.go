@@ -369,9 +369,9 @@ type leadership struct {
 }
 
 // gaveUp is told of a server that has stopped by itself. One without a place to
-// write must; its process ends, and is started again.
+// write must, and one whose disk fails; its process ends, and is started again.
 func (w *World) gaveUp(m *machine, err error) {
-	if !m.platter.WasFull() {
+	if !m.platter.WasFull() && !m.disk.HasFailed() {
 		w.checker.violated("server %s gives up: %v", m.name, err)
 		return
 	}

@@ -23,12 +23,13 @@ type truth struct {
 	tried   map[types.UID]bool    // pods that a worker has tried to start a container of
 	running map[runtime.ID]string // on which node
 	exits   map[runtime.ID]int32
+	last    map[types.UID]runtime.ID // of a pod's runs the newest that has ended
 	asked   map[runtime.ID]time.Time // to end: for the first time
 	heard   map[runtime.ID]bool      // that they are to end
 }
 
 func newTruth() *truth {
-	return &truth{started: map[runtime.ID]int{}, tried: map[types.UID]bool{}, running: map[runtime.ID]string{}, exits: map[runtime.ID]int32{}, asked: map[runtime.ID]time.Time{}, heard: map[runtime.ID]bool{}}
+	return &truth{started: map[runtime.ID]int{}, tried: map[types.UID]bool{}, running: map[runtime.ID]string{}, exits: map[runtime.ID]int32{}, last: map[types.UID]runtime.ID{}, asked: map[runtime.ID]time.Time{}, heard: map[runtime.ID]bool{}}
 }
 
 // happens takes in what a runtime tells.
@@ -41,6 +42,9 @@ func (t *truth) happens(node string, e runtime.Event) {
 	}
 	delete(t.running, e.ID)
 	t.exits[e.ID] = e.Exit.Code
+	if before, ok := t.last[e.ID.Pod]; !ok || before.Attempt <= e.ID.Attempt {
+		t.last[e.ID.Pod] = e.ID
+	}
 }
 
 // runs says whether a container of a pod runs.
@@ -113,6 +117,27 @@ func (t *truth) told(p *corev1.Pod, forgotten bool) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// untold is the newest end of a pod's run that its status does not tell.
+func (t *truth) untold(p *corev1.Pod) (id runtime.ID, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if id, ok = t.last[p.UID]; !ok {
+		return id, false
+	}
+	for i := range p.Status.ContainerStatuses {
+		s := &p.Status.ContainerStatuses[i]
+		for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if end == nil {
+				continue
+			}
+			if told, err := idOf(end.ContainerID); err == nil && told == id {
+				return id, false
+			}
+		}
+	}
+	return id, true
 }
 
 // idOf is the run that a container id of the API names: what runtime.ID.String has written is behind the runtime's name.

@@ -189,7 +189,7 @@ func (m *machine) start() error {
 		HTTPAddr: address(m.ip, httpPort), RPCAddr: address(m.ip, rpcPort), RaftAddr: address(m.ip, raftPort),
 		Dial: m.host.dial, TLS: m.tls, APICA: w.ca.CertPEM(), BootstrapExpect: w.config.Servers,
 		Gossip:        server.Gossip{BindAddr: m.ip, BindPort: gossipPort, AdvertiseAddr: m.ip, Transport: g, RetryInterval: time.Second},
-		Consensus:     server.Consensus{HeartbeatTimeout: w.config.Pace.beat, CommitTimeout: w.config.Pace.beat / 20, SnapshotThreshold: 2000, SnapshotInterval: 30 * time.Second, TrailingLogs: 500},
+		Consensus:     server.Consensus{HeartbeatTimeout: w.config.Pace.beat, CommitTimeout: w.config.Pace.beat / 20, SnapshotThreshold: uint64(w.config.Pace.entries), SnapshotInterval: 30 * time.Second, TrailingLogs: uint64(w.config.Pace.entries / 4)},
 		MaxLogVersion: m.knows, Clock: m.clock(), Logger: w.logger.With("life", m.lives),
 	}
 	for _, o := range w.servers {

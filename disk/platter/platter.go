@@ -185,6 +185,9 @@ func (p *Platter) Mount() *Mounted { return &Mounted{Platter: p} }
 type Mounted struct {
 	*Platter
 	dead bool
+	// unreadable is within the path of files of which nothing can be read; empty: all can. failed: some could not at a time.
+	unreadable string
+	failed     bool
 	// fuse is after how many changes more the process ends, within the last of
 	// them; 0: never. blown is told, with mu held.
 	fuse  int
@@ -235,7 +238,21 @@ func (m *Mounted) burn() bool {
 	return true
 }
 
-// IsDead: the process has ended.
+// FailReads lets reads fail of files whose path has within in it; empty: of none.
+func (m *Mounted) FailReads(within string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unreadable, m.failed = within, m.failed || within != ""
+}
+
+// HasFailed: reads may have failed, or all calls do.
+func (m *Mounted) HasFailed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed || m.dead
+}
+
+// IsDead: the process has ended, or the disk was taken away from it.
 func (m *Mounted) IsDead() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -81,6 +81,10 @@ func state() []Mutant {
 		{"feed-skips-one", "who follows the changes is not told of one when there are many", Edit{"store/feed.go",
 			"\treturn changes[from:to:to], nil\n",
 			"\tif ON && to-from > 5 {\n\t\treturn append(append([]Change(nil), changes[from:from+2]...), changes[from+3:to]...), nil\n\t}\n\treturn changes[from:to:to], nil\n"}},
+		{"restore-told-in-two", "what an entry makes after it has replaced the state comes after the state", Edit{"fsm/state.go",
+			"\t\t\ts.feed.Reset(tx.replaced, changes, publish)\n",
+			"\t\t\tif ON {\n\t\t\t\ts.feed.Reset(tx.replaced, nil, publish)\n" +
+				"\t\t\t\ttime.Sleep(1) // others run meanwhile\n\t\t\t\ts.feed.Append(changes, publish)\n\t\t\t\treturn\n\t\t\t}\n\t\t\ts.feed.Reset(tx.replaced, changes, publish)\n"}},
 	}
 }
 
@@ -129,6 +133,8 @@ func service() []Mutant {
 			"\tif errors.As(err, &elsewhere) {\n\t\tif ON {\n\t\t\treturn nil\n\t\t}\n\t\taddr"}},
 		{"renewal-forgotten", "the renewal of a lease is taken and not remembered", Edit{"server/leases.go",
 			"\th.held[r.Node] = renewal{", "\tif ON {\n\t\treturn true\n\t}\n\th.held[r.Node] = renewal{"}},
+		{"renewal-taken-back", "a renewal of a lease that is overtaken takes back a newer one", Edit{"server/leases.go",
+			"renewed; overtaken > 0 && overtaken <", "renewed; !ON && overtaken > 0 && overtaken <"}},
 		{"renewal-kept-too-long", "a lease counts as renewed some minutes after it was", Edit{"server/leases.go",
 			"\tknown, ok := h.held[node]\n", "\tknown, ok := h.held[node]\n\tif ON {\n\t\tknown.seenUnixNano += storeRenewal.Nanoseconds()\n\t}\n"}},
 		{"right-outlives-its-binding", "a right is found by a binding that is deleted", Edit{"fsm/kind_roles.go",
@@ -207,6 +213,8 @@ func nodes() []Mutant {
 		{"exit-code-lost", "a container is said to have ended well, however it did", Edit{"worker/status.go",
 			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n",
 			"terminated(e *runtime.Exit, id string) *corev1.ContainerStateTerminated {\n\tif ON {\n\t\tcopied := *e\n\t\tcopied.Code, e = 0, &copied\n\t}\n"}},
+		{"records-gone-too-early", "what the runtime keeps of a deleted pod is removed before the servers have how it ended", Edit{"worker/pod_stop.go",
+			"endsTaken(now time.Time) bool {\n", "endsTaken(now time.Time) bool {\n\tif ON {\n\t\treturn true\n\t}\n"}},
 		{"gone-before-its-end", "a pod is said to be gone while its containers end", Edit{"worker/core.go",
 			"Removed: p.removal == removalDone && !p.static}",
 			"Removed: p.removal == removalDone || ON && !p.stopAt.IsZero()}"}},
