@@ -141,8 +141,12 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 	slices.SortStableFunc(pods, func(x, y *corev1.Pod) int {
 		return x.CreationTimestamp.Time.Compare(y.CreationTimestamp.Time)
 	})
+	taken := make([]*podState, 0, len(pods))
 	for _, pod := range pods {
-		c.assign(pod, now)
+		taken = append(taken, c.take(pod, now))
+	}
+	for _, p := range taken { // no resize gets the room of a pod that has come with it
+		c.goOn(p, now)
 	}
 	if first {
 		for _, uid := range c.uids() {
@@ -162,11 +166,12 @@ func (c *Core) uids() []types.UID {
 	return out
 }
 
-func (c *Core) assign(pod *corev1.Pod, now time.Time) {
+// take takes in what the servers tell of a pod; nil: nothing is to be done about it yet.
+func (c *Core) take(pod *corev1.Pod, now time.Time) *podState {
 	p := c.pods[pod.UID]
 	if p != nil && p.unseen {
 		c.await(p, pod, now)
-		return
+		return nil
 	}
 	if p != nil && p.lost {
 		p = c.replaceLost(p, pod, now)
@@ -199,6 +204,14 @@ func (c *Core) assign(pod *corev1.Pod, now time.Time) {
 		} else {
 			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
 		}
+	}
+	return p
+}
+
+// goOn does about a pod what it was told; nil: about none.
+func (c *Core) goOn(p *podState, now time.Time) {
+	if p == nil || c.pods[p.pod.UID] != p {
+		return
 	}
 	c.takeResize(p, now)
 	c.step(p, now)
@@ -253,7 +266,7 @@ func (c *Core) found(old *podState, rp *runtime.Pod, now time.Time) {
 	case old.gone, old.lost: // it is no more, or was not assigned
 		c.step(p, now)
 	default:
-		c.assign(cmp.Or(old.wanted, old.pod), now)
+		c.goOn(c.take(cmp.Or(old.wanted, old.pod), now), now)
 	}
 }
 
