@@ -260,6 +260,7 @@ func (w *World) happen(f fault) {
 		}
 	case "power at election":
 		w.powerAtElection(w.machine(f.Who), f.For)
+		go w.operator.handTo(context.Background(), w.next(w.machine(f.Who)).name)
 	case "slow election":
 		w.slowElection(f.For)
 	case "amnesia":
@@ -291,7 +292,11 @@ func (w *World) happen(f fault) {
 		}
 		m.setClock(w.anyOf(24*time.Hour), 0)
 	case "set clock":
-		w.machine(f.Who).setClock(w.anyOf(time.Minute), 0)
+		m := w.machine(f.Who)
+		if l := w.leader(); l != nil && w.rand.IntN(2) == 0 {
+			m = l
+		}
+		m.setClock(w.anyOf(time.Minute), 0)
 	case "clock drifts":
 		w.machine(f.Who).setClock(w.anyOf(time.Second), w.anyOf(50*time.Millisecond))
 	case "kill worker":
