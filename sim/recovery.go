@@ -8,7 +8,7 @@ import (
 )
 
 // loseQuorum takes all servers but one, with their disks, and does what the documents say then: that one goes on alone, and
-// machines with empty disks come to it, one after the other. Every other time it is one that was cut off a while before.
+// machines with empty disks come to it, one after the other. Two times of three it is one that was cut off a while before.
 func (w *World) loseQuorum(d time.Duration) {
 	if !w.well() {
 		return
@@ -19,7 +19,7 @@ func (w *World) loseQuorum(d time.Duration) {
 			left = m
 		}
 	}
-	if w.rand.IntN(2) == 0 {
+	if w.rand.IntN(3) > 0 {
 		left, alone = w.servers[w.rand.IntN(len(w.servers))], time.Duration(1+w.rand.IntN(3))*time.Second
 		w.cutOff(left.name, alone)
 	}
