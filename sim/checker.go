@@ -210,10 +210,10 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	if pod, ok := c.New.(*corev1.Pod); ok {
 		k.pod(c.Revision, old, pod)
 	}
-	if c.New == nil && old != nil && k.truth.runs(old.UID) {
-		k.contradicted("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name) // that it was bound may be forgotten
-	}
 	if c.New == nil && old != nil {
+		if k.truth.runs(old.UID) {
+			k.contradicted("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name) // that it was bound may be forgotten
+		}
 		if id, ok := k.truth.untold(old); ok {
 			k.contradicted("revision %d: pod %s is gone, and nobody was told how container %s has ended", c.Revision, old.Name, id)
 		}
@@ -286,11 +286,10 @@ func (k *checker) view(name string, v *fsm.View) {
 	k.looked = v.Revision()
 	k.woken(name, v)
 	k.rationed(name, v)
-	used, by := map[string]model.Resources{}, map[string][]*corev1.Pod{}
+	used := map[string]model.Resources{}
 	v.Pods.Scan("", func(_ string, p *corev1.Pod) bool {
-		if on := p.Spec.NodeName; on != "" && !ended(p) {
-			used[on] = used[on].Add(setAside(p)) // what it merely asks for may be more than there is
-			by[on] = append(by[on], p)
+		if p.Spec.NodeName != "" && !ended(p) {
+			used[p.Spec.NodeName] = used[p.Spec.NodeName].Add(setAside(p)) // what it merely asks for may be more than there is
 		}
 		return true
 	})
@@ -298,15 +297,18 @@ func (k *checker) view(name string, v *fsm.View) {
 		u, room := used[n.Name], model.Allocatable(n)
 		if u.MilliCPU > room.MilliCPU || u.MemoryBytes > room.MemoryBytes || u.Pods > room.Pods {
 			k.violated("server %s, revision %d: node %s holds %dm cpu, %d bytes and %d pods, and has %dm, %d and %d:%s",
-				name, v.Revision(), n.Name, u.MilliCPU, u.MemoryBytes, u.Pods, room.MilliCPU, room.MemoryBytes, room.Pods, holders(by[n.Name]))
+				name, v.Revision(), n.Name, u.MilliCPU, u.MemoryBytes, u.Pods, room.MilliCPU, room.MemoryBytes, room.Pods, holders(v, n.Name))
 		}
 		return true
 	})
 }
 
-// holders are pods, what their node has set aside for each, and what each asks for.
-func holders(pods []*corev1.Pod) (out string) {
-	for _, p := range pods {
+// holders are the pods of a node, what it has set aside for each, and what each asks for.
+func holders(v *fsm.View, node string) (out string) {
+	for _, p := range podsOn(v, node) {
+		if ended(p) {
+			continue
+		}
 		asks, has := model.PodRequest(p), setAside(p)
 		out += fmt.Sprintf(" %s %s %s %dm of %dm", p.Name, p.UID, p.Status.Phase, has.MilliCPU, asks.MilliCPU)
 		if model.Terminating(p) {

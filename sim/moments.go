@@ -276,7 +276,7 @@ func (w *World) failReads(d time.Duration) {
 		}
 		mounted, platter := m.disk, m.platter
 		mounted.AtSync("/snapshots/", func() {
-			if !m.leads() || w.isCalm() || w.losing {
+			if !m.leads() || m.calm.Load() || w.losing {
 				return
 			}
 			w.story.tell(m.name, "can read nothing of its log")
@@ -289,9 +289,6 @@ func (w *World) failReads(d time.Duration) {
 		})
 	}
 }
-
-// isCalm: the faults are over.
-func (w *World) isCalm() bool { return w.servers[0].calm.Load() }
 
 // await waits until something is so, for a while.
 func await(d time.Duration, is func() bool) bool {

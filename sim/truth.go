@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,21 +100,14 @@ func (t *truth) signals(id runtime.ID, taken bool, signal runtime.Signal) (since
 func (t *truth) told(p *corev1.Pod, forgotten bool) (wrong []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range p.Status.ContainerStatuses {
-		s := &p.Status.ContainerStatuses[i]
-		for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
-			if end == nil || forgotten && end.Reason == "ContainerStatusUnknown" {
-				continue
-			}
-			id, err := idOf(end.ContainerID)
-			if err != nil {
-				continue // it never ran
-			}
-			if code, ok := t.exits[id]; ok && code != end.ExitCode {
-				wrong = append(wrong, fmt.Sprintf("container %s has ended with code %d, and pod %s says %d (%s)", id, code, p.Name, end.ExitCode, end.Reason))
-			} else if !ok {
-				wrong = append(wrong, fmt.Sprintf("container %s has not ended, and pod %s says so, with code %d (%s)", id, p.Name, end.ExitCode, end.Reason))
-			}
+	for id, end := range endsIn(p) {
+		if forgotten && end.Reason == "ContainerStatusUnknown" {
+			continue
+		}
+		if code, ok := t.exits[id]; ok && code != end.ExitCode {
+			wrong = append(wrong, fmt.Sprintf("container %s has ended with code %d, and pod %s says %d (%s)", id, code, p.Name, end.ExitCode, end.Reason))
+		} else if !ok {
+			wrong = append(wrong, fmt.Sprintf("container %s has not ended, and pod %s says so, with code %d (%s)", id, p.Name, end.ExitCode, end.Reason))
 		}
 	}
 	return wrong
@@ -123,21 +117,28 @@ func (t *truth) told(p *corev1.Pod, forgotten bool) (wrong []string) {
 func (t *truth) untold(p *corev1.Pod) (id runtime.ID, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if id, ok = t.last[p.UID]; !ok {
-		return id, false
+	id, ok = t.last[p.UID]
+	for told := range endsIn(p) {
+		ok = ok && told != id
 	}
-	for i := range p.Status.ContainerStatuses {
-		s := &p.Status.ContainerStatuses[i]
-		for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
-			if end == nil {
-				continue
-			}
-			if told, err := idOf(end.ContainerID); err == nil && told == id {
-				return id, false
+	return id, ok
+}
+
+// endsIn are the ends of a pod's runs that its status tells.
+func endsIn(p *corev1.Pod) iter.Seq2[runtime.ID, *corev1.ContainerStateTerminated] {
+	return func(yield func(runtime.ID, *corev1.ContainerStateTerminated) bool) {
+		for i := range p.Status.ContainerStatuses {
+			s := &p.Status.ContainerStatuses[i]
+			for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+				if end == nil {
+					continue
+				}
+				if id, err := idOf(end.ContainerID); err == nil && !yield(id, end) { // else it never ran
+					return
+				}
 			}
 		}
 	}
-	return id, true
 }
 
 // idOf is the run that a container id of the API names: what runtime.ID.String has written is behind the runtime's name.
