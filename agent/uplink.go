@@ -74,7 +74,7 @@ func (u *uplink) Report(_ context.Context, reports []worker.PodReport) error {
 			return fmt.Errorf("encode the status of pod %s/%s: %w", r.Namespace, r.Name, err)
 		}
 		u.client.Report(rpc.PodReport{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Status: raw, Removed: r.Removed,
-			Number: r.Number})
+			Seen: r.Seen, Number: r.Number})
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (u *uplink) Changed(refs []rpc.ObjectRef) {
 func (u *uplink) Taken(reports []rpc.PodReport) {
 	out := make([]worker.Taken, len(reports))
 	for i := range reports {
-		out[i] = worker.Taken{UID: types.UID(reports[i].UID), Number: reports[i].Number}
+		out[i] = worker.Taken{UID: types.UID(reports[i].UID), Number: reports[i].Number, Late: reports[i].Late}
 	}
 	u.agent.Taken(out)
 }

@@ -9,6 +9,8 @@ type Work struct {
 	// under way at a time.
 	For      string
 	Commands []fsm.Command
+	// Seen is the revision of the state by which this was decided. Whoever lets the reconciler step knows it.
+	Seen int64
 }
 
 // Outcome is what became of a Work. Err means that nothing is known for

@@ -27,6 +27,9 @@ type PodReport struct {
 	Status PodStatusWire `msgpack:"status"`
 	// Removed: all the pod's containers are gone from the node.
 	Removed bool `msgpack:"removed,omitempty"`
+	// Seen is the revision up to which the worker had been told of its pods; 0: it does not say. What is said of pods of a state
+	// that is gone is passed over: who is told of them anew, and finds them otherwise, says so.
+	Seen int64 `msgpack:"seen,omitempty"`
 }
 
 // Apply implements Command.
@@ -43,7 +46,7 @@ func (c *ReportPods) Apply(tx *Tx) Result {
 
 func (tx *Tx) reportPod(node string, r *PodReport) {
 	pod, ok := tx.findPod(PodRef{r.Key, r.UID})
-	if !ok || pod.Spec.NodeName != node {
+	if !ok || pod.Spec.NodeName != node || tx.view.IsLate(r.Seen) {
 		return
 	}
 	ending := r.Removed && model.Terminating(pod)
@@ -61,15 +64,19 @@ func (tx *Tx) reportPod(node string, r *PodReport) {
 	}
 }
 
+// SinceEndsStay is the LogVersion from which on a pod that has ended stays as it has ended.
+const SinceEndsStay = 32
+
 // takeStatus stores what the worker says of a pod. One that has ended never
-// starts again.
+// starts again, and does not end in another way: a worker that has seen another end, as by a state that was replaced by a
+// snapshot meanwhile, is told by the next one how it has ended.
 func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus) *corev1.Pod {
 	next := tx.mergeStatus(old, reported)
 	if next.StartTime != nil && old.Status.StartTime == nil {
 		next.StartTime = tx.believable(old, next.StartTime)
 	}
 	ended := model.Terminal(&corev1.Pod{Status: next})
-	if model.Terminal(old) && !ended || equality.Semantic.DeepEqual(next, old.Status) {
+	if model.Terminal(old) && (!ended || next.Phase != old.Status.Phase && tx.view.Version() >= SinceEndsStay) || equality.Semantic.DeepEqual(next, old.Status) {
 		return old
 	}
 	pod := tx.modifyPod(key, old, func(pod *corev1.Pod) { pod.Status = next })

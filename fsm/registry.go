@@ -7,7 +7,7 @@ import "github.com/berth-dev/berth/store"
 // by which version it is to be carried out, the lowest that all voting servers
 // have told; a leader proposes no command of a later one, and a rule that is
 // changed asks the state's Version which way it goes.
-const LogVersion = 31
+const LogVersion = 32
 
 // commands is the registry: one line a command.
 var commands = []store.Registration[Command]{

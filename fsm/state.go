@@ -141,7 +141,7 @@ func (tx *Tx) carryOut(ps []Proposal) []Result {
 	for i, p := range ps {
 		tx.User, tx.Groups, tx.command = p.User, p.Groups, p.Command
 		before := tx.spent()
-		if !tx.part("", func() { results[i] = tx.applyCommand(p.Command) }) {
+		if !tx.part("", func() { results[i] = tx.applyCommand(p) }) {
 			results[i] = tx.refuseFailed()
 		}
 		results[i].Work = tx.spent() - before
@@ -150,13 +150,16 @@ func (tx *Tx) carryOut(ps []Proposal) []Result {
 	return results
 }
 
-func (tx *Tx) applyCommand(c Command) Result {
+func (tx *Tx) applyCommand(p Proposal) Result {
 	tx.goOn()
 	before := tx.view.Revision()
 	tx.billedBefore = tx.billed()
-	r := c.Apply(tx)
+	r, late := tx.refuseLate(p.Seen)
+	if !late {
+		r = p.Command.Apply(tx)
+	}
 	if r.Refused() && tx.view.Revision() != before {
-		panic(fmt.Sprintf("%T changed the state and refused: %s", c, r.Message))
+		panic(fmt.Sprintf("%T changed the state and refused: %s", p.Command, r.Message))
 	}
 	tx.goOn()
 	tx.flushAddresses()

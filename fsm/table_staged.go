@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/codec"
 )
@@ -24,6 +27,8 @@ type stagedPiece struct {
 	Data   []byte `msgpack:"data,omitempty"`
 	// TimeUnixNano is when it was staged, by the state's time.
 	TimeUnixNano int64 `msgpack:"time_unix_nano"`
+	// Revision is, of the row that tells of the last restore, RestoredAt.
+	Revision int64 `msgpack:"revision,omitempty"`
 }
 
 func (p *stagedPiece) end() int64 { return p.Offset + int64(len(p.Data)) }
@@ -70,6 +75,29 @@ func (v *View) StagedSnapshot() (id string, sinceUnixNano int64) {
 	return "", 0
 }
 
+// SinceSeen is the LogVersion from which on proposals say by which revision they were decided.
+const SinceSeen = 32
+
+// RestoredAt is the revision from which on the state goes on that the last restore brought; 0: there was none, or before SinceSeen.
+// What was decided by an earlier one is not about this state.
+func (v *View) RestoredAt() int64 {
+	if p, ok := v.staged.Get(restoredKey); ok {
+		return p.Revision
+	}
+	return 0
+}
+
+// IsLate says whether the state by which something was decided, or found to be so, is gone; 0 is never.
+func (v *View) IsLate(seen int64) bool { return seen != 0 && seen < v.RestoredAt() }
+
+func (tx *Tx) refuseLate(seen int64) (r Result, late bool) {
+	if !tx.view.IsLate(seen) {
+		return Result{}, false
+	}
+	return Result{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+		Message: "this was decided by a state that is gone: a snapshot was restored meanwhile"}, true
+}
+
 // restoredID is the last restore that was carried out.
 func (v *View) restoredID() string {
 	if p, ok := v.staged.Get(restoredKey); ok {
@@ -106,7 +134,11 @@ func (tx *Tx) replace(restored *live, id string) {
 	if tx.view.Version() >= SinceNothingOlder {
 		tx.markAll()
 	}
-	put(tx, tx.view.staged, restoredKey, &stagedPiece{ID: id, TimeUnixNano: at.TimeUnixNano()})
+	row := &stagedPiece{ID: id, TimeUnixNano: at.TimeUnixNano()}
+	if tx.view.Version() >= SinceSeen {
+		row.Revision = tx.replaced
+	}
+	put(tx, tx.view.staged, restoredKey, row)
 }
 
 func (tx *Tx) dropStaged() {

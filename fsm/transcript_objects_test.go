@@ -234,7 +234,7 @@ func (s *transcript) report(a words, input string) []Command {
 	for _, l := range lines {
 		f := words(strings.Fields(l))
 		ref := s.ref(f.name())
-		r := PodReport{Key: ref.Key, UID: f.or("uid", ref.UID), Removed: f.has("removed")}
+		r := PodReport{Key: ref.Key, UID: f.or("uid", ref.UID), Removed: f.has("removed"), Seen: s.views[f.or("seen", "")]}
 		for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed} {
 			if f.has(string(phase)) {
 				start := metav1.NewTime(s.now)

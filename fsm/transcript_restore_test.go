@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"crypto/sha256"
 	"fmt"
+	"net/http"
 	"regexp"
 	"testing"
 
@@ -178,6 +179,31 @@ func TestAnEntryGoesOnBehindARestore(t *testing.T) {
 	}
 	if _, ok := v.Objects.Get(ObjectKey(IPAddresses, "", "10.0.0.7")); !ok {
 		t.Error("the address of a service has no object")
+	}
+}
+
+// TestWhatWasDecidedBeforeARestore: of what is in one entry with a restore, what says by which state it was decided is refused.
+func TestWhatWasDecidedBeforeARestore(t *testing.T) {
+	w := newTranscript(t)
+	w.run("cluster", nil, "node n1 cpu=1")
+	w.save("s")
+	w.line("stage s")
+	ps := []Proposal{{User: w.user, Groups: w.groups, Command: w.restoreSaved(words{"s"}, "")[0]}}
+	now := w.view().Revision()
+	for node, seen := range map[string]int64{"before": now, "after": now + restoredRevisions, "whichever": 0} { // order does not matter
+		ps = append(ps, Proposal{User: w.user, Groups: w.groups, Seen: seen, Command: &PutNode{Node: NodeWire{Object: nodeNamed(node)}, Create: true}})
+	}
+	entry, err := EncodeEntry(Header{Version: LogVersion, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range w.applyEntry(entry) {
+		if before := ps[i].Seen == now; r.Refused() != before || before && r.Code != http.StatusConflict {
+			t.Errorf("what was decided by revision %d: %d %s", ps[i].Seen, r.Code, r.Message)
+		}
+	}
+	if v := w.view(); v.RestoredAt() != now+restoredRevisions || v.Nodes.Len() != 3 {
+		t.Errorf("restored at %d, %d nodes", v.RestoredAt(), v.Nodes.Len())
 	}
 }
 

@@ -153,6 +153,12 @@ func (s *transcript) run(cmd string, args words, input string) string {
 	case "remember": // remember NAME: this revision, for at=NAME
 		s.views[args.name()] = s.view().Revision()
 		return "ok"
+	case "decided": // decided NAME: what is proposed from here on is decided by the revision remembered so; without a name, by whichever
+		s.decided = 0
+		if len(args) > 0 {
+			s.decided = s.views[args.name()]
+		}
+		return "ok"
 	case "save": // save NAME: a snapshot of the state as it is, for stage and restore
 		s.save(args.name())
 		return "ok"

@@ -37,6 +37,7 @@ type world struct {
 
 	user    string
 	groups  []string
+	decided int64                     // the revision by which commands are; 0: whichever
 	shadow  map[string]map[string]any // what the feed's changes add up to
 	version int                       // of the rules by which its entries are
 	seen    int64                     // revision up to which the shadow is
@@ -62,7 +63,7 @@ func (w *world) apply(commands ...Command) []Result {
 	w.t.Helper()
 	ps := make([]Proposal, len(commands))
 	for i, c := range commands {
-		ps[i] = Proposal{User: w.user, Groups: w.groups, Command: c}
+		ps[i] = Proposal{User: w.user, Groups: w.groups, Seen: w.decided, Command: c}
 	}
 	entry, err := EncodeEntry(Header{Version: w.version, TimeUnixNano: w.now.UnixNano(), Server: "s1"}, ps)
 	if err != nil {
@@ -103,6 +104,11 @@ func (w *world) check(before *View, results []Result) {
 	}
 	if a, b := v.Bytes(), bytesOfRows(w.t, v); a != b {
 		w.t.Fatalf("entry %d: the state counts %d bytes, its rows have %d", w.index, a, b)
+	}
+	restored := v.restoredID() != before.restoredID() && v.Version() >= SinceSeen
+	if a, b := before.RestoredAt(), v.RestoredAt(); restored != (a != b) || restored && (b <= before.Revision() || b > v.Revision()) {
+		w.t.Fatalf("entry %d: what was decided before %d is refused, and then before %d; revision %d is followed by %d, restored: %t",
+			w.index, a, b, before.Revision(), v.Revision(), restored)
 	}
 	w.followFeed()
 }

@@ -217,8 +217,12 @@ type PodReport struct {
 	Status []byte `msgpack:"status,omitempty"`
 	// Removed confirms that nothing of the pod is left on the node (TM4).
 	Removed bool `msgpack:"removed,omitempty"`
+	// Seen is the newest Assignments.Revision that the worker had heard of when this was so; 0: it does not say.
+	Seen int64 `msgpack:"seen,omitempty"`
 	// Number is the worker's own for the report. No server hears it.
 	Number uint64 `msgpack:"-"`
+	// Late is for WorkerAgent.Taken: it was passed over (Ack.Late).
+	Late bool `msgpack:"-"`
 }
 
 // Size is about how many bytes a report takes in a message.
@@ -278,25 +282,31 @@ type Assignments struct {
 
 // Ack says what became of a batch. If Error is set, the worker sends the newest
 // statuses again; else those of the pods in Failed (UIDs), each later every time,
-// and the node's if NodeFailed.
+// and the node's if NodeFailed. What was said of those in Late was passed over, for the state by which it was so is gone
+// (PodReport.Seen): of those that are still there it is found again.
 type Ack struct {
 	BatchID    uint64   `msgpack:"batch_id"`
 	Error      string   `msgpack:"error,omitempty"`
 	Failed     []string `msgpack:"failed,omitempty"`
+	Late       []string `msgpack:"late,omitempty"`
 	NodeFailed bool     `msgpack:"node_failed,omitempty"`
 }
 
 // NotTaken is WorkerStatus' error when a batch was committed but for what it says of some
-// pods, by a mistake of Berth's or since there is no room now, or of the node, for which there is none.
+// pods, by a mistake of Berth's or since there is no room now, or of the node, for which there is none; or but for what came Late.
 type NotTaken struct {
 	Pods []string // UIDs
+	Late []string // UIDs
 	Node bool
 }
 
 // Error implements error.
 func (e *NotTaken) Error() string {
-	if len(e.Pods) == 0 {
+	switch {
+	case len(e.Pods) == 0 && e.Node:
 		return "there is no room now for the node's status"
+	case len(e.Pods) == 0:
+		return fmt.Sprintf("the statuses of %d pods are of a state that is gone", len(e.Late))
 	}
 	return fmt.Sprintf("the statuses of %d pods were not taken: there is no room for them now, or by a mistake of Berth's that the servers' logs tell", len(e.Pods))
 }

@@ -12,7 +12,7 @@ const (
 	// batchBytes is about how much one StatusBatch carries: that much goes
 	// into one entry of the log.
 	batchBytes = 256 << 10
-	// retryAfter is how long a refused batch waits, and the next one where the node's status was, and a status over which
+	// retryAfter is how long a refused batch waits, and the next one where the node's status was or a pod's was late, and a status over which
 	// the servers broke the first time; the next times twice as long each, until retryAtMost.
 	retryAfter  = 250 * time.Millisecond
 	retryAtMost = time.Minute
@@ -163,7 +163,7 @@ func (r *reports) ack(a Ack, now time.Time) (taken []PodReport) {
 		r.hold = now.Add(retryAfter)
 		return nil
 	}
-	if a.NodeFailed {
+	if a.NodeFailed || len(a.Late) > 0 { // whoever is late is not told of the new state yet, perhaps
 		r.hold = now.Add(retryAfter)
 	} else if r.nodeSeq == f.nodeSeq {
 		r.node, r.nodeSeq = nil, 0
@@ -175,7 +175,7 @@ func (r *reports) ack(a Ack, now time.Time) (taken []PodReport) {
 		switch {
 		case !sent:
 			first = append(first, uid)
-		case slices.Contains(a.Failed, uid):
+		case slices.Contains(a.Failed, uid) && !slices.Contains(a.Late, uid):
 			p := r.pods[uid]
 			p.rest = min(max(2*p.rest, retryAfter), retryAtMost)
 			p.until = now.Add(p.rest)
@@ -184,7 +184,9 @@ func (r *reports) ack(a Ack, now time.Time) (taken []PodReport) {
 		case r.pods[uid].seq != seq:
 			last = append(last, uid)
 		default:
-			taken = append(taken, r.pods[uid].report)
+			report := r.pods[uid].report
+			report.Late = slices.Contains(a.Late, uid)
+			taken = append(taken, report)
 			delete(r.pods, uid)
 		}
 	}

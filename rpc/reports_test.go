@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -238,4 +239,25 @@ func (r *reports) waiting() int {
 		n++
 	}
 	return n
+}
+
+// TestLateReports: of what was of a state that is gone the worker hears, once, and nothing of it is kept to be said again.
+func TestLateReports(t *testing.T) {
+	r, now := newReports(), time.Now()
+	r.put(PodReport{UID: "early", Number: 1})
+	r.put(PodReport{UID: "newer", Number: 2})
+	r.put(PodReport{UID: "other", Number: 3})
+	b, _ := r.next(now)
+	r.put(PodReport{UID: "newer", Number: 4})
+	taken := r.ack(Ack{BatchID: b.ID, Late: []string{"early", "newer"}, Failed: []string{"early"}}, now)
+	want := []PodReport{{UID: "early", Number: 1, Late: true}, {UID: "other", Number: 3}}
+	if !reflect.DeepEqual(taken, want) {
+		t.Errorf("taken are %+v", taken)
+	}
+	if b, wait := r.next(now); b != nil || wait != retryAfter {
+		t.Errorf("at once %+v is sent, or in %s", b, wait)
+	}
+	if b, _ := r.next(now.Add(retryAfter)); b == nil || len(b.Pods) != 1 || b.Pods[0].Number != 4 {
+		t.Errorf("a while later %+v is sent", b)
+	}
 }

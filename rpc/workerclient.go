@@ -47,7 +47,7 @@ type WorkerAgent interface {
 	// It must not block.
 	Changed(refs []ObjectRef)
 	// Taken tells of reports that the servers have committed, or will not have whatever
-	// is done; a report that a newer one of its pod has overtaken is not among them. It
+	// is done, and of those that were Late; a report that a newer one of its pod has overtaken is not among them. It
 	// must not block.
 	Taken(reports []PodReport)
 	// Carry takes over services and endpoint slices, of a worker whose Hello wants

@@ -117,7 +117,7 @@ func (w *workerStream) receive(ctx context.Context, m *WorkerMessage) error {
 			})
 			var some *NotTaken
 			if errors.As(err, &some) {
-				a.Failed, a.NodeFailed = some.Pods, some.Node
+				a.Failed, a.Late, a.NodeFailed = some.Pods, some.Late, some.Node
 			} else if err != nil {
 				a.Error = err.Error()
 			}

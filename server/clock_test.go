@@ -208,7 +208,7 @@ func TestWhatGoesByTheWallClock(t *testing.T) {
 	}()
 	<-running
 	clocks[s.Name()].set(time.Hour)
-	if _, _, err := s.newFence(t.Context(), 1).enter(t.Context()); !errors.Is(err, errAstray) {
+	if _, _, err := s.newFence(s.begin(t.Context())).enter(t.Context()); !errors.Is(err, errAstray) {
 		t.Errorf("as soon as its clock is set, a write is let through: %v", err)
 	}
 	if err := <-ended; !errors.Is(err, errAstray) {

@@ -359,7 +359,7 @@ func TestConvoysThroughAFence(t *testing.T) {
 		const places, asks = 4, 2*convoyLen + 50
 		r := newRoad()
 		addNamespace(t, r.state, "default")
-		f := &fence{leading: t.Context(), astray: func() bool { return false }, places: make(chan struct{}, places), convoy: r.convoy()}
+		f := &fence{reign: reign{lasting: t.Context()}, state: r.state, astray: func() bool { return false }, places: make(chan struct{}, places), convoy: r.convoy()}
 		for range places { // until all have begun
 			f.places <- struct{}{}
 		}

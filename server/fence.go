@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -17,38 +18,75 @@ const controllerRequests = 16
 // here is the key of a write's seat: as the leader, only this server may carry out what the write proposes.
 type here struct{}
 
+// errRestored: what is known is of a state that is gone.
+var errRestored = errors.New("the state was restored from a snapshot")
+
+// reign is what controllers decide in: a leadership, and what the state is about meanwhile.
+type reign struct {
+	lasting context.Context
+	end     context.CancelCauseFunc // whoever is the first to notice that it is over
+	term    uint64
+	seen    int64 // a revision that whoever decides has seen
+}
+
+// begin begins one, which the caller has to end. What is decided in it has to be read later than this.
+func (s *Server) begin(ctx context.Context) reign {
+	lasting, end := context.WithCancelCause(ctx)
+	return reign{lasting, end, s.node.Leadership().Term, s.state.View().Revision()}
+}
+
+// decided makes proposals of what was decided by a revision of the state: once that was replaced they are refused.
+func (s *Server) decided(seen int64, commands ...fsm.Command) []fsm.Proposal {
+	ps := make([]fsm.Proposal, len(commands))
+	for i, c := range commands {
+		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
+	}
+	return s.decidedBy(seen, ps)
+}
+
+// decidedBy says of proposals by which revision they were decided, as soon as all servers understand that.
+func (s *Server) decidedBy(seen int64, ps []fsm.Proposal) []fsm.Proposal {
+	if s.state.View().Version() >= fsm.SinceSeen {
+		for i := range ps {
+			ps[i].Seen = seen
+		}
+	}
+	return ps
+}
+
 // fence lets writes through while a leadership lasts, and while the wall clock that they
 // were decided by is right. What is written is proposed by
 // this server, in this term, or not at all: so a new leader, which begins when it has applied all that
-// the one before it had proposed, never meets a write that was thought of on an older state.
+// the one before it had proposed, never meets a write that was thought of on an older state. Nor does a state that was
+// restored from a snapshot: what was decided by the one before is refused.
 type fence struct {
-	leading context.Context
-	term    uint64
-	astray  func() bool   // then nothing is let through
-	places  chan struct{} // one is taken by each write, unless it waits with others for the log
-	convoy  *convoy       // by which writes go to the log together; nil: each goes by itself
+	reign
+	state  *fsm.State
+	astray func() bool   // then nothing is let through
+	places chan struct{} // one is taken by each write, unless it waits with others for the log
+	convoy *convoy       // by which writes go to the log together; nil: each goes by itself
 }
 
-func (s *Server) newFence(leading context.Context, term uint64) *fence {
-	return &fence{leading: leading, term: term, astray: s.goesAstray, places: make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
+func (s *Server) newFence(r reign) *fence {
+	return &fence{reign: r, state: s.state, astray: s.goesAstray, places: make(chan struct{}, controllerRequests*runtime.GOMAXPROCS(0))}
 }
 
 // newConvoyFence is a fence whose writes go to the log together where they are made at the same time.
-func (s *Server) newConvoyFence(leading context.Context, term uint64) *fence {
-	f := s.newFence(leading, term)
+func (s *Server) newConvoyFence(r reign) *fence {
+	f := s.newFence(r)
 	f.convoy = &convoy{guard: s.guard, enter: func(ps []fsm.Proposal) (outcome, error) {
 		if err := f.check(); err != nil {
 			return nil, err
 		}
-		if err := s.checkTerm(term); err != nil {
+		if err := s.checkTerm(r.term); err != nil {
 			return nil, err
 		}
-		e, err := s.enter(true, ps)
+		e, err := s.enter(true, s.decidedBy(r.seen, ps))
 		if err != nil {
 			return nil, err
 		}
 		return func() ([]fsm.Result, error) {
-			results, _, err := e.Wait(leading)
+			results, _, err := e.Wait(r.lasting)
 			return results, err
 		}, nil
 	}}
@@ -57,8 +95,12 @@ func (s *Server) newConvoyFence(leading context.Context, term uint64) *fence {
 
 // check says whether the fence lets anything through.
 func (f *fence) check() error {
-	if err := f.leading.Err(); err != nil {
-		return err
+	if f.lasting.Err() != nil {
+		return context.Cause(f.lasting)
+	}
+	if f.state.View().RestoredAt() > f.seen {
+		f.end(errRestored)
+		return errRestored
 	}
 	if f.astray() {
 		return errAstray
@@ -81,7 +123,7 @@ func (f *fence) enter(ctx context.Context) (_ context.Context, leave func(), err
 	}
 	at := &seat{fence: f}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, here{}, at))
-	stop := context.AfterFunc(f.leading, cancel)
+	stop := context.AfterFunc(f.lasting, cancel)
 	f.convoy.come()
 	leave = func() {
 		at.free()
@@ -136,7 +178,7 @@ func (s *Server) proposeHere(ctx context.Context, at *seat, ps []fsm.Proposal) (
 		results, err := at.propose(ctx, ps)
 		return results, backendError(err)
 	}
-	results, _, err := s.proposeEntered(ctx, true, ps)
+	results, _, err := s.proposeEntered(ctx, true, s.decidedBy(at.fence.seen, ps))
 	return results, backendError(err)
 }
 

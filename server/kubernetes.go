@@ -45,12 +45,17 @@ func (s *Server) keepKubernetes(ctx context.Context) {
 }
 
 func (s *Server) runKubernetes(ctx context.Context) error {
-	term := s.node.Leadership().Term // the state is at least as new
-	return workloads.Run(ctx, s, func(name string) *rest.Config { return s.controllerConfig(ctx, name, term) }, workloads.Options{
-		Now: s.node.Clock().Time, Pods: s.podWriters(ctx, term), Workloads: s.workloadWriters(ctx, term), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
+	r := s.begin(ctx)
+	defer r.end(nil)
+	err := workloads.Run(r.lasting, s, func(name string) *rest.Config { return s.controllerConfig(name, r) }, workloads.Options{
+		Now: s.node.Clock().Time, Pods: s.podWriters(r), Workloads: s.workloadWriters(r), Authority: s.config.Authority, Autoscaler: s.config.Autoscaler,
 		Off: s.config.ControllersOff, Open: s.vault.Open, Aggregation: s.aggregation(),
 		Tokens: workloads.Tokens{Signer: s.accounts.Lasting(), KeyOf: tokens.KeyOf, RootCA: []byte(s.rootCA)},
 	})
+	if r.lasting.Err() != nil {
+		return context.Cause(r.lasting)
+	}
+	return err
 }
 
 // aggregation says how servers of others' are reached, and by what they know this cluster's.
@@ -71,12 +76,12 @@ func (s *Server) aggregation() workloads.Aggregation {
 }
 
 // controllerConfig is a controller's way to the API of this server.
-func (s *Server) controllerConfig(ctx context.Context, name string, term uint64) *rest.Config {
+func (s *Server) controllerConfig(name string, r reign) *rest.Config {
 	who, groups := controllerUser(name)
 	return &rest.Config{
 		Host:      "http://" + s.config.Name, // nobody dials it
 		UserAgent: name + "-controller",
-		Transport: &pacedRequests{next: &fencedRequests{s.newFence(ctx, term), s.api.Local(who, groups...)}},
+		Transport: &pacedRequests{next: &fencedRequests{s.newFence(r), s.api.Local(who, groups...)}},
 		QPS:       -1, // who is too fast is told so by the API
 		// What upstream's controllers ask for that is out of date is nobody's business who reads a server's output.
 		WarningHandler: rest.NoWarnings{},
@@ -87,24 +92,24 @@ func (s *Server) controllerConfig(ctx context.Context, name string, term uint64)
 }
 
 // podWriters is how controllers write pods; nil: by requests.
-func (s *Server) podWriters(ctx context.Context, term uint64) func(controller string) workloads.PodWriter {
+func (s *Server) podWriters(r reign) func(controller string) workloads.PodWriter {
 	if s.api.LocalPods("") == nil {
 		return nil
 	}
 	return func(controller string) workloads.PodWriter {
 		who, groups := controllerUser(controller)
-		return &fencedPods{s.newConvoyFence(ctx, term), s.api.LocalPods(who, groups...)}
+		return &fencedPods{s.newConvoyFence(r), s.api.LocalPods(who, groups...)}
 	}
 }
 
 // workloadWriters is how controllers write ReplicaSets and statuses of Deployments; nil: by requests.
-func (s *Server) workloadWriters(ctx context.Context, term uint64) func(controller string) workloads.WorkloadWriter {
+func (s *Server) workloadWriters(r reign) func(controller string) workloads.WorkloadWriter {
 	if s.api.LocalWorkloads("") == nil {
 		return nil
 	}
 	return func(controller string) workloads.WorkloadWriter {
 		who, groups := controllerUser(controller)
-		return &fencedWorkloads{s.newConvoyFence(ctx, term), s.api.LocalWorkloads(who, groups...)}
+		return &fencedWorkloads{s.newConvoyFence(r), s.api.LocalWorkloads(who, groups...)}
 	}
 }
 

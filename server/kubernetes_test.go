@@ -45,7 +45,9 @@ func workloadsAreKept(t *testing.T, c *testCluster) {
 	}
 	leader := c.leader()
 	await(t, leader, "the Deployment's pods", settled(2))
-	over := context.WithValue(t.Context(), here{}, &seat{fence: leader.newFence(t.Context(), leader.node.Leadership().Term-1)})
+	before := leader.begin(t.Context())
+	before.term--
+	over := context.WithValue(t.Context(), here{}, &seat{fence: leader.newFence(before)})
 	for _, s := range c.servers {
 		if _, err := s.Propose(over, fsm.Proposal{Command: &fsm.Checkpoint{}}); !errors.Is(err, apiserver.ErrNoLeader) {
 			t.Errorf("%s proposed for a leadership that is over: %v", s.Name(), err)
@@ -102,7 +104,7 @@ func TestControllersAskAFewThingsAtATime(t *testing.T) {
 	const places, asks = 3, 50
 	leading, end := context.WithCancel(t.Context())
 	next := &counting{arrived: make(chan struct{}, asks), goOn: make(chan struct{})}
-	f := &fencedRequests{&fence{leading: leading, astray: func() bool { return false }, places: make(chan struct{}, places)}, next}
+	f := &fencedRequests{&fence{reign: reign{lasting: leading}, state: fsm.NewState(), astray: func() bool { return false }, places: make(chan struct{}, places)}, next}
 	results := make(chan error, asks)
 	for range asks {
 		go func() {

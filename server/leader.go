@@ -174,7 +174,7 @@ func (s *Server) controlLoop(ctx context.Context, vigil *clock.Vigil) {
 		commands := c.reconcile(s.panics, v, hearing{&s.beats, &s.renewals}, since, now)
 		s.beats.forget(func(node string) bool { _, ok := v.Nodes.Get(node); return ok })
 		s.renewals.forget(func(node string) bool { _, ok := v.Objects.Get(nodeLease(node)); return ok })
-		if s.proposeAll(ctx, commands) && len(commands) >= controller.Batch {
+		if s.proposeAll(ctx, v, commands) && len(commands) >= controller.Batch {
 			continue
 		}
 		select {
@@ -207,17 +207,13 @@ func (s *Server) look(vigil *clock.Vigil) (nowUnixNano, sinceUnixNano int64) {
 	return now, since
 }
 
-// proposeAll proposes what controllers want; a refusal means that the state has
+// proposeAll proposes what controllers want by a view; a refusal means that the state has
 // moved on, and the next round looks again. It says whether anything was done.
-func (s *Server) proposeAll(ctx context.Context, commands []fsm.Command) (done bool) {
+func (s *Server) proposeAll(ctx context.Context, v *fsm.View, commands []fsm.Command) (done bool) {
 	if len(commands) == 0 {
 		return false
 	}
-	ps := make([]fsm.Proposal, len(commands))
-	for i, c := range commands {
-		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
-	}
-	rs, _, err := s.proposeEntered(ctx, true, ps)
+	rs, _, err := s.proposeEntered(ctx, true, s.decided(v.Revision(), commands...))
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 			s.log.Warn("what the controllers want could not be proposed", "commands", len(commands), "error", err)

@@ -102,7 +102,7 @@ func (k *addressKeeper) keep(ctx context.Context, v *fsm.View, now metav1.Time) 
 	if err != nil {
 		s.log.Error("the addresses of services can not be encoded", "error", err)
 	}
-	s.proposeAll(ctx, commands)
+	s.proposeAll(ctx, v, commands)
 }
 
 // isGiven: a service has the address from Berth, so that it leads to somebody only where services are carried.

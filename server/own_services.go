@@ -127,7 +127,7 @@ func (s *Server) keepOwnServices(ctx context.Context) {
 		if err != nil {
 			s.log.Error("the cluster's own services can not be encoded", "error", err)
 		}
-		s.proposeAll(ctx, commands)
+		s.proposeAll(ctx, v, commands)
 		if _, ok := v.Objects.Get(fsm.ObjectKey(services, metav1.NamespaceSystem, dnsServiceName)); !ok && len(commands) == 0 &&
 			v.Version() >= fsm.SinceServiceAddresses && !told {
 			told = true

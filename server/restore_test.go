@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"testing"
 
 	"github.com/berth-dev/berth/fsm"
@@ -61,7 +62,8 @@ func TestRestoreState(t *testing.T) {
 	if err := leader.View().Write(&again); err != nil {
 		t.Fatal(err)
 	}
-	given := leader.View().Revision()
+	given, before := leader.View().Revision(), leader.begin(t.Context())
+	defer before.end(nil)
 	c.propose(leader, namespace("last"))
 	result, err := asked.RestoreState(t.Context(), &again)
 	if err != nil {
@@ -83,6 +85,24 @@ func TestRestoreState(t *testing.T) {
 		t.Errorf("the servers differ: %+v, %v", v, err)
 	}
 	c.propose(asked, namespace("afterwards"))
+
+	// What controllers have decided before it is no more.
+	results, _, err := leader.proposeEntered(t.Context(), true, leader.decided(before.seen, namespace("late")))
+	if err != nil || results[0].Code != http.StatusConflict {
+		t.Errorf("what was under way is answered by %v, %v", results, err)
+	}
+	if _, _, err := leader.newFence(before).enter(t.Context()); !errors.Is(err, errRestored) {
+		t.Errorf("who goes on by the state before is let through: %v", err)
+	}
+	if err := context.Cause(before.lasting); !errors.Is(err, errRestored) {
+		t.Errorf("it ends with %v", err)
+	}
+	now := leader.begin(t.Context())
+	defer now.end(nil)
+	results, _, err = leader.proposeEntered(t.Context(), true, leader.decided(now.seen, namespace("timely")))
+	if err != nil || results[0].Refused() {
+		t.Errorf("what is decided since is answered by %v, %v", results, err)
+	}
 }
 
 type brokenReader struct{}

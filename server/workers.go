@@ -148,7 +148,28 @@ func (s *Server) WorkerStatus(ctx context.Context, node string, b *rpc.StatusBat
 	if err != nil {
 		return err
 	}
-	return s.notTaken(node, ps[:must], rs) // an event that is refused is lost
+	err = s.notTaken(node, ps[:must], rs) // an event that is refused is lost
+	late := lateReports(s.state.View(), b.Pods)
+	var some *rpc.NotTaken
+	switch {
+	case len(late) == 0:
+		return err
+	case err == nil:
+		return &rpc.NotTaken{Late: late}
+	case errors.As(err, &some):
+		some.Late = late
+	}
+	return err
+}
+
+// lateReports are the pods of which a worker has said what was so by a state that is gone. If it was taken, that is gone, too.
+func lateReports(v *fsm.View, said []rpc.PodReport) (uids []string) {
+	for i := range said {
+		if v.IsLate(said[i].Seen) {
+			uids = append(uids, said[i].UID)
+		}
+	}
+	return uids
 }
 
 // reportedPods adds the commands that say what a worker says of its pods.
@@ -209,6 +230,9 @@ func (b *reportBatch) flush() {
 // reportedPod is what the log is to say of a pod, which this server may not know; false: nothing, since it is no status.
 func (s *Server) reportedPod(pod *corev1.Pod, node string, r *rpc.PodReport) (fsm.PodReport, bool) {
 	report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
+	if s.state.View().Version() >= fsm.SinceSeen {
+		report.Seen = r.Seen
+	}
 	if err := model.CheckPodStatusBytes(len(r.Status)); err != nil {
 		s.drop("pod", node, "pod", report.Key, "reason", err.Error(), "bytes", len(r.Status))
 		return report, r.Removed // that nothing of the pod is left counts all the same

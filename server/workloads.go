@@ -154,6 +154,7 @@ func (l *workLoop) step(ctx context.Context, v *fsm.View, nowUnixNano int64) (mo
 		}
 		for _, w := range m.Step(v, nowUnixNano, room) {
 			m.underWay++
+			w.Seen = l.at
 			l.send(ctx, m, w)
 		}
 		more = more || m.Pending() && m.underWay < worksAtOnce && l.pause == nil
@@ -241,11 +242,7 @@ func (l *workLoop) timer() <-chan time.Time {
 
 // proposeWork gives a work to the log.
 func (s *Server) proposeWork(w controller.Work) (wait func(ctx context.Context) ([]fsm.Result, error), err error) {
-	ps := make([]fsm.Proposal, len(w.Commands))
-	for i, c := range w.Commands {
-		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
-	}
-	entered, err := s.enter(true, ps)
+	entered, err := s.enter(true, s.decided(w.Seen, w.Commands...))
 	if err != nil {
 		return nil, err
 	}

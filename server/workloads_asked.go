@@ -87,7 +87,7 @@ func (s *Server) askOthers(ctx context.Context, w controller.Work) ([]fsm.Result
 	}
 	var done []fsm.Result
 	if len(commands) > 0 {
-		wait, err := s.proposeWork(controller.Work{For: w.For, Commands: commands})
+		wait, err := s.proposeWork(controller.Work{For: w.For, Commands: commands, Seen: w.Seen})
 		if err != nil {
 			return nil, err
 		}

@@ -39,6 +39,9 @@ type Proposal[C any] struct {
 	User    string
 	Groups  []string
 	Command C
+	// Seen is the revision of the state by which this was decided, where it is not to be carried out if the state was replaced
+	// since. 0: whatever became of it.
+	Seen int64
 }
 
 // Registration gives a command its permanent number. Numbers are never used
@@ -108,6 +111,7 @@ type wireProposal struct {
 	Number  uint16   `msgpack:"n"`
 	User    string   `msgpack:"user,omitempty"`
 	Groups  []string `msgpack:"groups,omitempty"`
+	Seen    int64    `msgpack:"seen,omitempty"`
 	Payload wire.Raw `msgpack:"command"`
 }
 
@@ -217,7 +221,7 @@ func (r *Registry[C]) toWire(ps []Proposal[C]) ([]wireProposal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode command %T: %w", p.Command, err)
 		}
-		parts[i] = wireProposal{Number: n, User: p.User, Groups: p.Groups, Payload: payload}
+		parts[i] = wireProposal{Number: n, User: p.User, Groups: p.Groups, Seen: p.Seen, Payload: payload}
 	}
 	return parts, nil
 }
@@ -229,7 +233,7 @@ func (r *Registry[C]) fromWire(parts []wireProposal, how Decoding[C]) ([]Proposa
 		if err != nil {
 			return nil, err
 		}
-		ps[i] = Proposal[C]{User: w.User, Groups: w.Groups, Command: c}
+		ps[i] = Proposal[C]{User: w.User, Groups: w.Groups, Seen: w.Seen, Command: c}
 	}
 	return ps, nil
 }

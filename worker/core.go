@@ -143,7 +143,7 @@ func (c *Core) Assign(a Assignment, now time.Time) {
 	})
 	taken := make([]*podState, 0, len(pods))
 	for _, pod := range pods {
-		taken = append(taken, c.take(pod, now))
+		taken = append(taken, c.take(pod, a.Full, now))
 	}
 	for _, p := range taken { // no resize gets the room of a pod that has come with it
 		c.goOn(p, now)
@@ -166,8 +166,8 @@ func (c *Core) uids() []types.UID {
 	return out
 }
 
-// take takes in what the servers tell of a pod; nil: nothing is to be done about it yet.
-func (c *Core) take(pod *corev1.Pod, now time.Time) *podState {
+// take takes in what the servers tell of a pod, alone or with all others; nil: nothing is to be done about it yet.
+func (c *Core) take(pod *corev1.Pod, full bool, now time.Time) *podState {
 	p := c.pods[pod.UID]
 	if p != nil && p.unseen {
 		c.await(p, pod, now)
@@ -202,7 +202,10 @@ func (c *Core) take(pod *corev1.Pod, now time.Time) *podState {
 			p.recall()
 			p.heldBy(&pod.Status)
 		} else {
-			p.dispute.compare(digest(&pod.Status, false) == p.sum || p.removal == removalDone, now)
+			same := digest(&pod.Status, false) == p.sum || p.removal == removalDone
+			if p.dispute.compare(same, now); full && !same {
+				p.dispute.at = now // an older state may be back: what is told of one pod may not be without what is told of another
+			}
 		}
 	}
 	return p
@@ -266,7 +269,7 @@ func (c *Core) found(old *podState, rp *runtime.Pod, now time.Time) {
 	case old.gone, old.lost: // it is no more, or was not assigned
 		c.step(p, now)
 	default:
-		c.goOn(c.take(cmp.Or(old.wanted, old.pod), now), now)
+		c.goOn(c.take(cmp.Or(old.wanted, old.pod), false, now), now)
 	}
 }
 
@@ -427,7 +430,7 @@ func (c *Core) TakeReports(limit int, now time.Time) []PodReport {
 		s := p.status(now)
 		p.number, p.saidEnds = c.numbered, endsDigest(&s)
 		out = append(out, PodReport{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Number: p.number,
-			Status: s, Removed: p.removal == removalDone && !p.static})
+			Status: s, Removed: p.removal == removalDone && !p.static, Seen: c.revision})
 		c.inReport = append(c.inReport, p)
 	}
 	c.reports = later
@@ -455,11 +458,16 @@ func (c *Core) Reported(ok bool) {
 	c.reports = append(again, c.reports...)
 }
 
-// Taken tells which reports the servers have. One after which there was another says nothing.
+// Taken tells which reports the servers have; one that was late is made again. One after which there was another says nothing.
 func (c *Core) Taken(reports []Taken, now time.Time) {
 	for _, t := range reports {
 		p := c.pods[c.local(t.UID)]
 		if p == nil || p.number != t.Number {
+			continue
+		}
+		if t.Late {
+			p.sum = 0 // nothing was said
+			c.step(p, now)
 			continue
 		}
 		if p.heldEnds = p.saidEnds; p.final() {

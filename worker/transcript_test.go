@@ -51,23 +51,23 @@ type bench struct {
 	caller   caller
 	events   []runtime.Event
 	pods     map[string]*corev1.Pod
-	hang     bool                   // postStart hooks do not end by themselves
-	deaf     bool                   // the servers do not answer
-	full     string                 // the pod whose volume holds too much
-	boxes    *boxes                 // nil: a runtime without sandboxes
-	saved    map[string]*corev1.Pod // what the servers go back to
-	late     []Action               // to stop sandboxes, while that takes its time
-	away     bool                   // the runtime does not answer
-	damaged  bool                   // what the runtime kept of pods cannot be read
-	made     int                    // mirrors so far
-	stubborn bool                   // the servers answer, and take nothing over
-	held     []PodReport            // newest ones of pods that were handed over and no server can commit
-	holding  bool                   // nothing can be committed
-	mute     bool                   // what is committed is not told
-	untold   []Taken                // was committed and not told
-	files    bool                   // volumes follow their objects
-	tokens   time.Duration          // after which tokens are due; 0: no pod has one
-	missing  string                 // what cannot be had for volumes
+	hang     bool   // postStart hooks do not end by themselves
+	deaf     bool   // the servers do not answer
+	full     string // the pod whose volume holds too much
+	boxes    *boxes // nil: a runtime without sandboxes
+	past     past
+	late     []Action      // to stop sandboxes, while that takes its time
+	away     bool          // the runtime does not answer
+	damaged  bool          // what the runtime kept of pods cannot be read
+	made     int           // mirrors so far
+	stubborn bool          // the servers answer, and take nothing over
+	held     []PodReport   // newest ones of pods that were handed over and no server can commit
+	holding  bool          // nothing can be committed
+	mute     bool          // what is committed is not told
+	untold   []Taken       // was committed and not told
+	files    bool          // volumes follow their objects
+	tokens   time.Duration // after which tokens are due; 0: no pod has one
+	missing  string        // what cannot be had for volumes
 }
 
 func (b *bench) run(d *datadriven.TestData) {
@@ -91,8 +91,8 @@ func (b *bench) run(d *datadriven.TestData) {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 		pod.Generation--
 		b.assignPods(pod)
-	case "snapshot", "back":
-		b.goBack(d.Cmd == "back")
+	case "snapshot", "back", "late":
+		b.past.goBack(b, d.Cmd)
 	case "gone":
 		delete(b.pods, d.CmdArgs[0].Key)
 		b.core.Assign(Assignment{Gone: []types.UID{types.UID(d.CmdArgs[0].Key)}}, b.clock.Now())
@@ -505,8 +505,7 @@ func (b *bench) report() (heard bool) {
 	}
 	if !b.holding {
 		for _, r := range b.held {
-			b.commit(r)
-			b.untold = append(b.untold, Taken{UID: r.UID, Number: r.Number})
+			b.untold = append(b.untold, b.take(r))
 		}
 		b.held = nil
 	}

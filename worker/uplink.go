@@ -49,6 +49,8 @@ type PodReport struct {
 	Status corev1.PodStatus
 	// Removed: the pod was asked to go, nothing of it runs any more and its volumes are gone: the object may go (TM4).
 	Removed bool
+	// Seen is the newest Assignment.Revision of those by which this node has acted.
+	Seen int64
 	// Number is another one for each report of this agent.
 	Number uint64
 }
@@ -57,6 +59,7 @@ type PodReport struct {
 type Taken struct {
 	UID    types.UID
 	Number uint64 // PodReport.Number
+	Late   bool   // they have passed it over, as what this node had seen is gone (PodReport.Seen)
 }
 
 // Recorder takes events about pods for `kubectl get events`. It must not block.
