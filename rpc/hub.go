@@ -142,7 +142,6 @@ func (h *Hub) wakeServices() {
 // Resync makes every worker read its assignments anew, at least as of
 // revision: what happened meanwhile was not pushed.
 func (h *Hub) Resync(revision int64) {
-	h.revision.Store(revision)
 	if h.services != nil {
 		h.services.unload()
 	}
@@ -152,6 +151,7 @@ func (h *Hub) Resync(revision int64) {
 		s.box.forceResync(revision)
 		h.unfollowAll(s)
 	}
+	h.revision.Store(revision) // now: no worker counts as told of it before it is
 }
 
 // Follow has the worker of node told, once, when the object is another one; false:

@@ -39,6 +39,8 @@ type checker struct {
 	broken  []error
 	// burst is called, once after it is set, when one of the controllers is about to make pods: a Job has come, or a pod of the DaemonSet has gone.
 	burst atomic.Pointer[func()]
+	// ticked is called, once after it is set, when the CronJob whose Jobs come one after the other has a new one.
+	ticked atomic.Pointer[func()]
 	// forgotten is when somebody first restored a snapshot, after the world's begin; 0:
 	// nobody has. What was acknowledged in the time before it may be gone, any time later.
 	forgotten time.Duration
@@ -75,10 +77,18 @@ func newChecker(s *story) *checker {
 // endsWithin is how long what is left of a server may take to end, once it is told to.
 const endsWithin = 2 * time.Minute
 
-// ends: what is left of a server that was killed, and reaches nobody, ends.
-func (k *checker) ends(server string, life int, ended <-chan struct{}) {
+// strayWithin is how long what was under way may go on when it has ended.
+const strayWithin = 10 * time.Second
+
+// ends: what is left of a server that was killed, and reaches nobody, ends, and nothing of it goes on.
+func (k *checker) ends(server string, life int, of *host, ended <-chan struct{}) {
 	select {
 	case <-ended:
+		time.Sleep(strayWithin)
+		stray := func(addr string) {
+			k.violated("life %d of server %s has ended, and something of it goes on: it dials %s", life, server, addr)
+		}
+		of.over.Store(&stray)
 	case <-time.After(endsWithin):
 		k.violated("life %d of server %s was told to end %s ago, and has not", life, server, endsWithin)
 	}
@@ -203,21 +213,39 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	}
 	old, _ := c.Old.(*corev1.Pod)
 	if makesWork(c) {
-		if do := k.burst.Swap(nil); do != nil {
-			(*do)()
-		}
+		call(&k.burst)
+	}
+	if isTick(c) {
+		call(&k.ticked)
 	}
 	if pod, ok := c.New.(*corev1.Pod); ok {
 		k.pod(c.Revision, old, pod)
 	}
 	if c.New == nil && old != nil {
-		if k.truth.runs(old.UID) {
+		if k.truth.runs(old.UID, old.Spec.NodeName) {
 			k.contradicted("revision %d: pod %s is gone, and its container runs", c.Revision, old.Name) // that it was bound may be forgotten
 		}
 		if id, ok := k.truth.untold(old); ok {
 			k.contradicted("revision %d: pod %s is gone, and nobody was told how container %s has ended", c.Revision, old.Name, id)
 		}
 	}
+}
+
+// call calls what is to be called once.
+func call(f *atomic.Pointer[func()]) {
+	if do := f.Swap(nil); do != nil {
+		(*do)()
+	}
+}
+
+// isTick: a Job has come that is to be alone.
+func isTick(c *store.Change) bool {
+	is, ok := c.New.(*fsm.Object)
+	if !ok || before(c) != nil {
+		return false
+	}
+	job, ok := is.Value.(*batchv1.Job)
+	return ok && ticks(job)
 }
 
 // makesWork: a controller is about to make pods.
@@ -268,7 +296,7 @@ func (k *checker) pod(revision int64, old, pod *corev1.Pod) {
 			continue
 		}
 		if now := pod.Status.ContainerStatuses[i]; now.State.Terminated == nil || now.RestartCount > 0 {
-			k.violated("revision %d: a container of pod %s, which never restarts, has ended and goes on", revision, pod.Name)
+			k.contradicted("revision %d: a container of pod %s, which never restarts, has ended and goes on", revision, pod.Name)
 		}
 	}
 }
@@ -520,7 +548,7 @@ func (k *checker) kills(id runtime.ID, since time.Duration, heard bool) {
 		k.violated("container %s is killed, and was never asked to end", id)
 	}
 	if pod != nil && pod.DeletionTimestamp != nil && since < grace-time.Second {
-		k.violated("container %s is killed %s after it was asked to end, and has %s", id, since, grace)
+		k.contradicted("container %s is killed %s after it was asked to end, and has %s", id, since, grace)
 	}
 }
 

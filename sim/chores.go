@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/api/operator"
+	"github.com/berth-dev/berth/fsm"
 )
 
 const mergePatch = "application/merge-patch+json"
@@ -188,6 +189,9 @@ func (u *user) remove(m *machine) {
 // restore saves the cluster's state, and a while later makes it the state again. From
 // then on nobody can know what has been forgotten.
 func (u *user) restore(d time.Duration) {
+	if i := slices.IndexFunc(u.world.servers, (*machine).isUp); i < 0 || u.world.servers[i].server.View().Version() < fsm.SinceSeen {
+		return // what was on its way by the state before would be carried out
+	}
 	var saved []byte
 	get := func(ctx context.Context, c *kubernetes.Clientset) (err error) {
 		saved, err = c.CoreV1().RESTClient().Get().AbsPath(operator.PathSnapshot).DoRaw(ctx)

@@ -102,7 +102,7 @@ func (c *containers) StopSandbox(_ context.Context, pod types.UID) error {
 	if c.fails(30) {
 		return errRuntime
 	}
-	if c.checker.truth.runs(pod) {
+	if c.checker.truth.runs(pod, c.node) {
 		c.checker.violated("the address of pod %s is given back, and a container of it runs", pod)
 	}
 	c.addresses.giveBack(pod)

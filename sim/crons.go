@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	ticking = "tick" // a CronJob, whose Jobs come one after the other
+	ticking = "tick" // a CronJob, whose Jobs come one after the other; each goes on when the next is due where that is a minute later
 	chiming = "toll" // one whose Jobs may go on at once, each begun within a deadline
 	// chimeDeadline is how late a Job of the second may be made. It is shorter than the time between two of them, so that there is
 	// always one at most which is missed: of several Kubernetes would make the Job of the last alone.
@@ -31,11 +31,11 @@ func (u *user) schedule(ctx context.Context) {
 		name string
 		spec batchv1.CronJobSpec
 	}{
-		{ticking, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.ForbidConcurrent}},
-		{chiming, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.AllowConcurrent, StartingDeadlineSeconds: &deadline}},
+		{ticking, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.ForbidConcurrent, JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf(ticking, 40)}}},
+		{chiming, batchv1.CronJobSpec{ConcurrencyPolicy: batchv1.AllowConcurrent, StartingDeadlineSeconds: &deadline,
+			JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf(chiming, 3)}}},
 	} {
 		cron.spec.Schedule, cron.spec.SuccessfulJobsHistoryLimit = fmt.Sprintf("*/%d * * * *", u.world.config.Pace.chimes/time.Minute), &few
-		cron.spec.JobTemplate.Spec = jobOf(cron.name, 3)
 		u.insist(ctx, func(ctx context.Context, c *kubernetes.Clientset) error {
 			_, err := c.BatchV1().CronJobs(space).Create(ctx, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: cron.name}, Spec: cron.spec}, metav1.CreateOptions{})
 			return err

@@ -202,7 +202,7 @@ func (m *mirror) job(revision int64, key string, job *batchv1.Job) {
 		m.runs[at] = job.UID
 	}
 	m.chime(job)
-	if by == nil || by.Kind != "CronJob" || by.Name != ticking || over {
+	if !ticks(job) || over {
 		delete(m.ticks, key)
 	} else {
 		for other := range m.ticks {
@@ -220,6 +220,12 @@ func (m *mirror) job(revision int64, key string, job *batchv1.Job) {
 			m.fault(revision, "job %s is complete, and pods of %d of its %d pieces have succeeded", key, len(m.pieces[job.UID]), completions)
 		}
 	}
+}
+
+// ticks: of such Jobs there is one at a time.
+func ticks(job *batchv1.Job) bool {
+	by := metav1.GetControllerOf(job)
+	return by != nil && by.Kind == "CronJob" && by.Name == ticking
 }
 
 // piece notes a piece of a Job whose pod has succeeded.

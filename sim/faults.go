@@ -56,17 +56,25 @@ func (c *Config) needsCalm(kind string) bool {
 	return false
 }
 
+// timeFor is how long before the end a fault begins that is to happen for certain.
+func (c *Config) timeFor(kind string) time.Duration {
+	if c.needsCalm(kind) {
+		return quietBefore + timeToJoin
+	}
+	return 10 * time.Second
+}
+
 // draw makes the faults of a world.
 func draw(c Config, from, until time.Duration) (out []fault) {
 	r, servers, p := rand.New(rand.NewPCG(c.Seed, 3)), c.Servers, c.Pace
-	certain := []string{"late heartbeat", "half a term"} // happen once, if there is time
+	certain := []string{"power at election", "late heartbeat", "half a term"} // happen once, if there is time
 	switch {
 	case c.Recovers:
-		certain = []string{"lose quorum"}
+		certain = []string{"lose quorum", "power at election"}
 	case p.isIdle(): // elsewhere the next write makes good what is wrong
 		certain = []string{"half a write", "hand over amid work"}
 	case c.Forgets:
-		certain = []string{"amnesia"}
+		certain = []string{"power at election", "amnesia"}
 	}
 	if c.Restores {
 		certain = append([]string{"restore snapshot"}, certain...)
@@ -74,6 +82,11 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
+	}
+	blackout := c.Seed%4 == 3 && !p.isIdle() && !p.alone && until > 2*from
+	if blackout {
+		// The first is before the first snapshot, the second before the first tick.
+		out = append(out, fault{At: from / 3, Kind: "unread first"}, fault{At: from, Kind: "blackout at tick"})
 	}
 	for at := from; at < until; at += time.Duration(r.Int64N(int64(2 * p.fault))) {
 		n := r.IntN(total)
@@ -84,7 +97,10 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 				break
 			}
 		}
-		must := len(certain) > 0 && at > from+(until-from)/10 && at+quietBefore+timeToJoin < until
+		if blackout && at >= p.chimes && at < 2*p.chimes+wellFor/2 {
+			at = 2*p.chimes + wellFor/2
+		}
+		must := len(certain) > 0 && at > from+(until-from)/10 && at+c.timeFor(certain[0]) < until
 		if must {
 			f.Kind, certain = certain[0], certain[1:]
 		}
@@ -97,6 +113,9 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		}
 		if f.At = at; at >= until {
 			break
+		}
+		if c.Restores && !must && at > from+(until-from)/2 && r.IntN(3) == 0 { // not before: then less is asked
+			f.Kind = "restore snapshot"
 		}
 		server := func() string { return string(rune('a' + r.IntN(servers))) }
 		worker := func() string { return fmt.Sprintf("node-%02d", r.IntN(p.workers)) }
@@ -121,8 +140,11 @@ func draw(c Config, from, until time.Duration) (out []fault) {
 		}
 		f.For = min(f.For, until-at)
 		out = append(out, f)
-		if f.Kind == "late heartbeat" {
-			at += 4 * p.beat // nothing else begins meanwhile
+		switch f.Kind { // nothing else begins meanwhile
+		case "late heartbeat":
+			at += 4 * p.beat
+		case "lose quorum":
+			at += 5 * time.Second
 		}
 	}
 	return out
@@ -234,13 +256,15 @@ func (w *World) happen(f fault) {
 		w.after(f.For, func() { m.platter.Fill(false) })
 	case "slow disk":
 		w.slowDisk(w.machine(f.Who), f.For)
+	case "unread first":
+		w.unreadFirst()
 	case "restore snapshot":
 		if w.config.Restores {
 			go w.operator.restore(f.For)
 		}
 	case "lose quorum":
 		if w.config.Recovers {
-			w.loseQuorum(f.For)
+			w.loseQuorum(f.For, 5)
 		}
 	case "replace server":
 		w.replace(w.machine(f.Who), f.For)
@@ -283,6 +307,8 @@ func (w *World) happen(f fault) {
 		w.link(f.Who, f.To, link{delay: time.Millisecond, loss: 0.2}, f.For)
 	case "double packets":
 		w.link(f.Who, f.To, link{delay: 20 * time.Millisecond, twice: 0.5}, f.For)
+	case "blackout at tick":
+		w.blackoutAtTick()
 	case "hand over amid work":
 		w.handOverAmidWork(f.Who)
 	case "set clock far":

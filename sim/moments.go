@@ -30,6 +30,31 @@ func (w *World) handOverAmidWork(to string) {
 	w.checker.burst.Store(&hand)
 }
 
+// blackoutAtTick kills all servers when a CronJob has a new Job, of which its status does not tell yet, until after the next one is due: who leads then looks
+// for the Job of the last time only.
+func (w *World) blackoutAtTick() {
+	kill := func() {
+		if w.losing || slices.ContainsFunc(w.servers, func(m *machine) bool { return m.calm.Load() }) {
+			return
+		}
+		w.story.tell("FAULT", "all servers end, as a Job of %s has come", ticking)
+		until := w.config.Pace.chimes + 2*time.Second
+		w.dark = time.Since(begin) + until
+		for _, m := range w.servers {
+			if m.isUp() {
+				m.fall(false, until)
+			}
+		}
+	}
+	w.checker.ticked.Store(&kill)
+	now, chimes := time.Now(), w.config.Pace.chimes
+	w.after(now.Truncate(chimes).Add(chimes-step).Sub(now), func() { // or the status would be written at the same moment
+		for _, m := range w.servers {
+			w.slowDisk(m, 10*step)
+		}
+	})
+}
+
 // slowElection kills whoever leads as soon as it has acknowledged a write to somebody, while the disks of the others are slow: they
 // do not know yet that it is committed, and between votes, an election and the first entry of the new leader time passes.
 func (w *World) slowElection(d time.Duration) {
@@ -57,6 +82,9 @@ func (w *World) acknowledged(m *machine) {
 func (w *World) powerAtElection(m *machine, down time.Duration) {
 	if m.awaits.Swap(true) {
 		return
+	}
+	if w.rand.IntN(4) > 0 { // whoever tells of a term before it is on the disk has told it for long
+		w.slowDisk(m, 10*step)
 	}
 	go func() {
 		defer m.awaits.Store(false)
@@ -232,10 +260,11 @@ func (w *World) forgetTermThatWasRead(m *machine) {
 	if !m.isUp() {
 		return
 	}
+	w.slowDisk(m, 10*step) // or it is synced as soon as it lives again
 	life := m.fallAtSync("promises")
 	go func() {
 		w.operator.handTo(context.Background(), w.next(m).name)
-		if await(w.config.Pace.beat, func() bool { return m.lives != life && m.isUp() }) {
+		if await(20*step, func() bool { return m.lives != life && m.isUp() }) {
 			m.fall(true, step)
 		}
 	}()
@@ -288,6 +317,35 @@ func (w *World) failReads(d time.Duration) {
 			})
 		})
 	}
+}
+
+// unreadFirst lets the founder of the cluster be started again, lead again, and read nothing of its log when another server has to be told how far that
+// goes: as long as the log has its second entry, whoever leads has more to tell.
+func (w *World) unreadFirst() {
+	m := w.leader()
+	if m == nil || !m.isUp() {
+		return
+	}
+	life := m.lives
+	m.fall(false, 0)
+	go func() {
+		if !await(10*w.config.Pace.beat, func() bool { return m.lives != life && m.isUp() && w.leader() != nil }) {
+			return
+		}
+		if !m.leads() {
+			w.operator.handTo(context.Background(), m.name)
+		}
+		o := w.next(m)
+		if !await(2*w.config.Pace.beat, m.leads) || !o.isUp() {
+			return
+		}
+		mounted := m.disk
+		w.story.tell(m.name, "can read nothing of its log, and %s comes", o.name)
+		mounted.FailReads("/log/")
+		o.fall(false, 0)
+		time.Sleep(5 * w.config.Pace.beat)
+		mounted.FailReads("")
+	}()
 }
 
 // await waits until something is so, for a while.

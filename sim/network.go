@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -52,7 +53,8 @@ func newNetwork(seed uint64, s *story) *network {
 type host struct {
 	net  *network
 	ip   string
-	gone chan struct{} // closed when the process has ended
+	gone chan struct{}                     // closed when the process has ended
+	over atomic.Pointer[func(addr string)] // told where it dials when nothing of it should be left; nil: not yet
 	// Below: under net.mu.
 	dead      bool
 	listeners map[int]*listener
@@ -271,6 +273,9 @@ func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
 	ip, port, err := split(addr)
 	if err != nil {
 		return nil, err
+	}
+	if stray := h.over.Load(); stray != nil {
+		(*stray)(addr)
 	}
 	fail := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: tcpAddr(ip, port), Err: err} }
 	there := make(chan error, 1)

@@ -63,6 +63,10 @@ func (w *World) restart(m *machine) {
 	if m.server != nil {
 		return
 	}
+	if wait := w.dark - time.Since(begin); wait > 0 {
+		w.after(wait, func() { w.restart(m) })
+		return
+	}
 	err := m.start()
 	if err != nil && m.rotten != "" && !m.platter.IsFull() {
 		// It does what the sentence says.
@@ -142,6 +146,7 @@ func (w *World) Run(faults []fault, until time.Duration, wait, pause func()) err
 	}
 	w.story.tell("world", "the faults are over")
 	w.doomed.Store(0)
+	w.dark = 0
 	w.network.heal()
 	for _, m := range w.servers {
 		m.setClock(0, 0)
@@ -171,6 +176,8 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	crew := []worker{
 		{"submit", func(u *user, ctx context.Context) { u.submit(ctx, w.config.Pace.pods) }},
 		{"tidy", (*user).tidy},
+	}
+	busy := []worker{
 		{"scale", (*user).scale},
 		{"drain", (*user).drain},
 		{"hold", (*user).hold},
@@ -196,7 +203,10 @@ func (w *World) populate(r *registers) (_ []*observer, goHome []context.CancelFu
 	if err != nil {
 		return nil, nil, err
 	}
-	crew = append(crew, worker{"grant", func(u *user, ctx context.Context) { u.grant(ctx, ward) }})
+	busy = append(busy, worker{"grant", func(u *user, ctx context.Context) { u.grant(ctx, ward) }})
+	if !w.config.Pace.alone {
+		crew = append(crew, busy...)
+	}
 	owner, err := w.newUser("owner", 0, masters)
 	if err != nil {
 		return nil, nil, err

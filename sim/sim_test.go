@@ -365,7 +365,7 @@ func run(t *testing.T, seed uint64, skipped string, env ...string) result {
 func runAt(t *testing.T, pace string, minutes int, seed uint64, skipped string, env ...string) result {
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeed$", "-sim.child="+fmt.Sprint(seed),
 		fmt.Sprintf("-sim.minutes=%d", minutes), "-sim.skip="+skipped, "-sim.stories="+*stories, "-sim.pace="+pace)
-	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", godebug, overlay.SeedVariable+"="+fmt.Sprint(seed))
+	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=5GiB", godebug, overlay.SeedVariable+"="+fmt.Sprint(seed))
 	if *mines {
 		armed := time.Duration(minutes) * time.Minute
 		c.Env = append(c.Env, overlay.MinesVariable+"="+fmt.Sprint(begin.Add(armed).UnixNano()))

@@ -41,19 +41,21 @@ func (t *truth) happens(node string, e runtime.Event) {
 		t.running[e.ID] = node
 		return
 	}
-	delete(t.running, e.ID)
+	if t.running[e.ID] == node { // it may run on another one, too, since a snapshot was restored
+		delete(t.running, e.ID)
+	}
 	t.exits[e.ID] = e.Exit.Code
 	if before, ok := t.last[e.ID.Pod]; !ok || before.Attempt <= e.ID.Attempt {
 		t.last[e.ID.Pod] = e.ID
 	}
 }
 
-// runs says whether a container of a pod runs.
-func (t *truth) runs(pod types.UID) bool {
+// runs says whether a container of a pod runs on a node.
+func (t *truth) runs(pod types.UID, node string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id := range t.running {
-		if id.Pod == pod {
+	for id, on := range t.running {
+		if id.Pod == pod && on == node {
 			return true
 		}
 	}

@@ -125,11 +125,16 @@ func unclaimed(v *fsm.View) (unsettled []string) {
 		switch is := o.Value.(type) {
 		case *corev1.PersistentVolumeClaim:
 			if is.DeletionTimestamp != nil && !used[is.Name] {
-				unsettled = append(unsettled, fmt.Sprintf("%s is to go", key))
+				unsettled = append(unsettled, fmt.Sprintf("%s is to go, and held by %v", key, is.Finalizers))
 			}
 		case *corev1.PersistentVolume:
-			if is.DeletionTimestamp != nil && (is.Spec.ClaimRef == nil || !used[is.Spec.ClaimRef.Name]) {
-				unsettled = append(unsettled, fmt.Sprintf("%s is to go", key))
+			if of := is.Spec.ClaimRef; of != nil { // the claim may be there again, since a snapshot was restored
+				if _, claimed := v.Objects.Get(fsm.ObjectKey(fsm.VolumeClaims, of.Namespace, of.Name)); claimed || used[of.Name] {
+					return true
+				}
+			}
+			if is.DeletionTimestamp != nil {
+				unsettled = append(unsettled, fmt.Sprintf("%s on %s is to go, is %s and held by %v", key, model.LocalVolumeNode(is), is.Status.Phase, is.Finalizers))
 			}
 		}
 		return true

@@ -51,6 +51,7 @@ type World struct {
 	rand    *rand.Rand
 	story   *story
 	checker *checker
+	dark    time.Duration // until then no server is started
 	network *network
 	ca      *pki.CA
 	logger  hclog.Logger
@@ -304,7 +305,7 @@ func (m *machine) kill(power bool) {
 		_ = s.Stop(ctx) // it reaches nobody, and says so
 		close(ended)
 	}()
-	go m.world.checker.ends(m.name, m.lives, ended)
+	go m.world.checker.ends(m.name, m.lives, m.host, ended)
 }
 
 // fall ends a server's life at once, in the middle of a step: the world does the rest after it.

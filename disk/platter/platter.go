@@ -27,6 +27,7 @@ type Platter struct {
 	// filled: it has been full.
 	filled bool
 	slow   time.Duration // a sync takes up to so long
+	bare   bool          // of the last loss of power: nothing was kept that was not synced
 }
 
 // pageBytes is what a disk writes whole or not at all.
@@ -109,10 +110,11 @@ func (p *Platter) WasFull() bool {
 	return was
 }
 
-// LosePower makes of the disk what is left of it.
+// LosePower makes of the disk what is left of it: one time of two nothing that was not synced, as of a drive whose cache is gone.
 func (p *Platter) LosePower() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.bare = p.rand.IntN(2) == 0
 	p.lose(p.root, map[*inode]bool{})
 }
 
@@ -130,7 +132,11 @@ func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 		return
 	}
 	// Of the changes of names the first ones are there, as a journal has it.
-	for _, m := range n.moved[:p.rand.IntN(len(n.moved)+1)] {
+	first := p.rand.IntN(len(n.moved) + 1)
+	if p.bare {
+		first = 0
+	}
+	for _, m := range n.moved[:first] {
 		m.apply(n.kept)
 	}
 	n.moved, n.names = nil, map[string]*inode{}
@@ -142,6 +148,9 @@ func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 
 // keepSome lets pages of a write be on the disk, or none.
 func (p *Platter) keepSome(n *inode, w write) {
+	if p.bare {
+		return
+	}
 	if w.bytes == nil {
 		if p.rand.IntN(2) == 0 {
 			n.synced.resize(w.size)

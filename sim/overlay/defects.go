@@ -121,6 +121,10 @@ func service() []Mutant {
 	return []Mutant{
 		{"leader-of-before-writes", "a controller writes for a leader that leads no longer", Edit{"server/propose.go",
 			"(*seat); ok {\n\t\treturn s.proposeHere", "(*seat); ok && !ON {\n\t\treturn s.proposeHere"}},
+		{"who-asks-is-ended", "a goroutine that asks a server for its standing is ended by a log that cannot be read", Edit{"raftnode/standing.go",
+			"h.leads && n.log.peek(2, &second) == nil {", "h.leads && (ON && n.log.GetLog(2, &second) == nil || !ON && n.log.peek(2, &second) == nil) {"}},
+		{"job-beside-another", "a CronJob that forbids it has a Job beside one that its status does not tell of", Edit{"workloads/crons.go",
+			"\tif len(forgotten) == 0 {\n", "\tif len(forgotten) == 0 || ON {\n"}},
 		{"unknown-is-tried-again", "what may have been done is done again", Edit{"server/propose.go",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) {\n",
 			"\t\tresults, err := s.proposeOnce(ctx, ps, &encoded)\n\t\tif err == nil || !errors.Is(err, apiserver.ErrNoLeader) && !(ON && errors.Is(err, apiserver.ErrUnknownOutcome)) {\n"}},
@@ -186,7 +190,7 @@ func covers() []Mutant {
 				"\tcase <-ctx.Done():\n\t}\n}\n\n// controller is one of Kubernetes' controllers.\n"}},
 		{"leader-of-before-writes", "what is under way does not end with the leadership", Edit{"server/fence.go",
 			"\tif err := f.check(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tat :=",
-			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.leading, f = context.WithoutCancel(ctx), context.WithoutCancel(f.leading), &late\n\t}\n" +
+			"\tif ON {\n\t\tlate := *f\n\t\tctx, late.lasting, f = context.WithoutCancel(ctx), context.WithoutCancel(f.lasting), &late\n\t}\n" +
 				"\tif err := f.check(); err != nil {\n\t\treturn nil, nil, err\n\t}\n\tat :="}},
 	}
 }
@@ -216,7 +220,7 @@ func nodes() []Mutant {
 		{"records-gone-too-early", "what the runtime keeps of a deleted pod is removed before the servers have how it ended", Edit{"worker/pod_stop.go",
 			"endsTaken(now time.Time) bool {\n", "endsTaken(now time.Time) bool {\n\tif ON {\n\t\treturn true\n\t}\n"}},
 		{"gone-before-its-end", "a pod is said to be gone while its containers end", Edit{"worker/core.go",
-			"Removed: p.removal == removalDone && !p.static}",
-			"Removed: p.removal == removalDone || ON && !p.stopAt.IsZero()}"}},
+			"Removed: p.removal == removalDone && !p.static,",
+			"Removed: p.removal == removalDone || ON && !p.stopAt.IsZero(),"}},
 	}
 }
