@@ -30,7 +30,7 @@ type pace struct {
 
 var paces = []pace{
 	{name: "dense", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 2, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, beat: time.Second},
-	{name: "plain", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 20, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, alone: true, beat: time.Second},
+	{name: "plain", fault: 2 * time.Second, pods: 200, workers: 20, slow: 1, lasting: 8 * time.Second, rare: 10, longer: 1, calm: 20, tidied: 3 * time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, alone: true, beat: time.Second},
 	{name: "stormy", fault: time.Second, pods: 30, workers: 10, slow: 6, lasting: 4 * time.Second, rare: 30, longer: 1, calm: 20, tidied: time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 400, beat: time.Second},
 	{name: "steady", fault: 15 * time.Second, pods: 30, workers: 10, slow: 6, lasting: 8 * time.Second, rare: 10, longer: 2, calm: 2, tidied: 3 * time.Minute, chimes: time.Minute, renewed: 5 * time.Second, entries: 2000, beat: time.Second},
 	{name: "quiet", fault: time.Minute, pods: 4, workers: 5, slow: 40, lasting: 8 * time.Second, rare: 10, longer: 10, calm: 2, tidied: 10 * time.Minute, chimes: time.Minute, renewed: 10 * time.Second, entries: 2000, beat: time.Second},
