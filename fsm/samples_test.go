@@ -65,7 +65,7 @@ func samples() []Command {
 		&ReleasePod{Key: "default/web", Precondition: precondition, Finalizers: []string{"example.com/hold"}},
 		&BindPod{Key: "default/web", UID: "uid", Node: "n1"},
 		&EvictPod{Key: "default/web", Precondition: precondition, GraceSeconds: &grace},
-		&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/web", UID: "uid", Removed: true,
+		&ReportPods{Node: "n1", Reports: []PodReport{{Key: "default/web", UID: "uid", Removed: true, Seen: 7,
 			Status: PodStatusWire{Object: &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at}}}}},
 		&ApplyPlan{Revision: 7, Number: 7, Over: []int64{5, 6}, StepUnixNano: 7,
 			Reservations: []ReserveDecision{{Key: "default/big", UID: "uid", Node: "n1", BackfillSeconds: 8}},
