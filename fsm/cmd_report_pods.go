@@ -69,7 +69,7 @@ const SinceEndsStay = 32
 
 // takeStatus stores what the worker says of a pod. One that has ended never
 // starts again, and does not end in another way: a worker that has seen another end, as by a state that was replaced by a
-// snapshot meanwhile, is told by the next one how it has ended.
+// snapshot meanwhile, goes by this one once it is told of it.
 func (tx *Tx) takeStatus(key string, old *corev1.Pod, reported *corev1.PodStatus) *corev1.Pod {
 	next := tx.mergeStatus(old, reported)
 	if next.StartTime != nil && old.Status.StartTime == nil {

@@ -37,11 +37,16 @@ func (s *Server) begin(ctx context.Context) reign {
 
 // decided makes proposals of what was decided by a revision of the state: once that was replaced they are refused.
 func (s *Server) decided(seen int64, commands ...fsm.Command) []fsm.Proposal {
+	return s.decidedBy(seen, own(commands))
+}
+
+// own are proposals of Berth itself.
+func own(commands []fsm.Command) []fsm.Proposal {
 	ps := make([]fsm.Proposal, len(commands))
 	for i, c := range commands {
 		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
 	}
-	return s.decidedBy(seen, ps)
+	return ps
 }
 
 // decidedBy says of proposals by which revision they were decided, as soon as all servers understand that.
@@ -98,7 +103,7 @@ func (f *fence) check() error {
 	if f.lasting.Err() != nil {
 		return context.Cause(f.lasting)
 	}
-	if f.state.View().RestoredAt() > f.seen {
+	if f.state.View().IsLate(f.seen) {
 		f.end(errRestored)
 		return errRestored
 	}

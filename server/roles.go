@@ -45,12 +45,8 @@ func (s *Server) addRoles(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ps := make([]fsm.Proposal, len(commands))
-	for i, c := range commands {
-		ps[i] = fsm.Proposal{User: systemUser, Groups: systemGroups, Command: c}
-	}
-	s.log.Info("the cluster gets roles; what everybody might until now is bound to system:authenticated", "objects", len(ps))
-	return s.proposeOwn(ctx, ps)
+	s.log.Info("the cluster gets roles; what everybody might until now is bound to system:authenticated", "objects", len(commands))
+	return s.proposeOwn(ctx, own(commands))
 }
 
 // rememberRoles has the state say that there are roles, for when the last of them is deleted: who deletes

@@ -190,6 +190,9 @@ func (s *Server) reportedPods(node string, said []rpc.PodReport, add func(fsm.Co
 		if !ok {
 			continue
 		}
+		if view.Version() >= fsm.SinceSeen {
+			report.Seen = r.Seen
+		}
 		bytes := len(r.Status)
 		if report.Status.Object == nil {
 			bytes = 0
@@ -230,9 +233,6 @@ func (b *reportBatch) flush() {
 // reportedPod is what the log is to say of a pod, which this server may not know; false: nothing, since it is no status.
 func (s *Server) reportedPod(pod *corev1.Pod, node string, r *rpc.PodReport) (fsm.PodReport, bool) {
 	report := fsm.PodReport{Key: fsm.PodKey(r.Namespace, r.Name), UID: r.UID, Removed: r.Removed}
-	if s.state.View().Version() >= fsm.SinceSeen {
-		report.Seen = r.Seen
-	}
 	if err := model.CheckPodStatusBytes(len(r.Status)); err != nil {
 		s.drop("pod", node, "pod", report.Key, "reason", err.Error(), "bytes", len(r.Status))
 		return report, r.Removed // that nothing of the pod is left counts all the same

@@ -215,7 +215,7 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	if makesWork(c) {
 		call(&k.burst)
 	}
-	if isTick(c) {
+	if job := newJob(c); job != nil && ticks(job) {
 		call(&k.ticked)
 	}
 	if pod, ok := c.New.(*corev1.Pod); ok {
@@ -238,27 +238,20 @@ func call(f *atomic.Pointer[func()]) {
 	}
 }
 
-// isTick: a Job has come that is to be alone.
-func isTick(c *store.Change) bool {
+// newJob is the Job that has come; nil: none has.
+func newJob(c *store.Change) *batchv1.Job {
 	is, ok := c.New.(*fsm.Object)
 	if !ok || before(c) != nil {
-		return false
+		return nil
 	}
-	job, ok := is.Value.(*batchv1.Job)
-	return ok && ticks(job)
+	job, _ := is.Value.(*batchv1.Job)
+	return job
 }
 
 // makesWork: a controller is about to make pods.
 func makesWork(c *store.Change) bool {
-	switch is := c.New.(type) {
-	case *fsm.Object:
-		_, job := is.Value.(*batchv1.Job)
-		return job && before(c) == nil
-	case nil:
-		old, ok := c.Old.(*corev1.Pod)
-		return ok && old.Labels[keptBy] == daemons
-	}
-	return false
+	old, ok := c.Old.(*corev1.Pod)
+	return newJob(c) != nil || c.New == nil && ok && old.Labels[keptBy] == daemons
 }
 
 // pod looks at one change of a pod.
