@@ -220,6 +220,7 @@ sim-mines: ## simulated clusters of SEEDS and FRESH ones in which Apply, the sch
 	bin/sim-mines.test -test.run '^TestSeeds$$' -test.v -test.timeout 5h -sim.mines -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.fresh=$(FRESH) \
 	  -sim.minutes=$(MINUTES) -sim.pace=$(PACE)
 
+sim-mutants: SEEDS = 1-8
 sim-mutants: ## whether defects that are put in on purpose are found by the seeds SEEDS
 	go run ./sim/build -mutants -o bin/sim-mutants.test
 	bin/sim-mutants.test -test.run '^TestMutants$$' -test.v -test.timeout 5h -sim.mutants -sim.jobs=$(JOBS) -sim.seeds=$(SEEDS) -sim.minutes=$(MINUTES)

@@ -23,7 +23,7 @@ func (b *beating) Consumer() <-chan raft.RPC            { return nil }
 // TestHeartbeatsSetNoTermBack: a heartbeat passes beside Raft's main thread only in the term that Raft is in, no other
 // term begins meanwhile, and one that is known already is not waited for.
 func TestHeartbeatsSetNoTermBack(t *testing.T) {
-	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, t.TempDir(), true, false)
+	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, t.TempDir(), "a", true, false)
 	must(t, err)
 	transport := &beating{}
 	g := newGate(transport, p, newReach(&identity{}), hclog.NewNullLogger())

@@ -331,7 +331,7 @@ func TestDamagedEntryFromAnotherServer(t *testing.T) {
 func TestPromisesAreKept(t *testing.T) {
 	for slot := range 2 {
 		dir := t.TempDir()
-		p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, true, false)
+		p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, "a", true, false)
 		must(t, err)
 		for term := uint64(1); term < 8; term++ {
 			must(t, errors.Join(p.SetUint64([]byte(keyCurrentTerm), term), p.SetUint64([]byte(keyLastVoteTerm), term), p.Set([]byte(keyLastVoteCand), []byte("b"))))
@@ -343,7 +343,7 @@ func TestPromisesAreKept(t *testing.T) {
 		must(t, err)
 		b[slot*slotBytes+30] ^= 1
 		must(t, os.WriteFile(path, b, 0o600))
-		p, err = openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, false, false)
+		p, err = openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, "a", false, false)
 		must(t, err)
 		if r := p.record(); r.Term != 7 || r.VoteTerm != 7 || string(r.Vote) != "b" || r.Acknowledged.Term < 6 {
 			t.Errorf("with slot %d damaged: %+v", slot, r)
@@ -352,7 +352,7 @@ func TestPromisesAreKept(t *testing.T) {
 		b[(1-slot)*slotBytes+30] ^= 1
 		must(t, os.WriteFile(path, b, 0o600))
 		var damage *DamagedFileError
-		if _, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, false, false); !errors.As(err, &damage) || damage.File != path {
+		if _, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, dir, "a", false, false); !errors.As(err, &damage) || damage.File != path {
 			t.Errorf("with both slots damaged: %v", err)
 		}
 	}
@@ -523,7 +523,7 @@ func TestPromisesThatAreReadOutlastALossOfPower(t *testing.T) {
 			p := platter.New(rand.New(rand.NewPCG(seed, uint64(changes))), "data")
 			open := func(fresh bool) (m *platter.Mounted, of *promises) {
 				m = p.Mount()
-				of, err := openPromises(atomicfile.Files{Disk: m}, "/data", fresh, false)
+				of, err := openPromises(atomicfile.Files{Disk: m}, "/data", "a", fresh, false)
 				must(t, err)
 				return m, of
 			}

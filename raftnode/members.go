@@ -296,3 +296,14 @@ func (n *Node) ServerStats() ServerStats {
 	}
 	return ServerStats{LastContact: contact, LastTerm: term, LastIndex: index}
 }
+
+// votesAlone tells whether a server is the only one that has a vote.
+func votesAlone(c raft.Configuration, id string) (alone bool) {
+	for _, s := range c.Servers {
+		if s.Suffrage == raft.Voter && string(s.ID) != id {
+			return false
+		}
+		alone = alone || s.Suffrage == raft.Voter
+	}
+	return alone
+}

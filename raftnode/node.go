@@ -49,6 +49,7 @@ type Node struct {
 
 	fatal    chan error
 	started  atomic.Bool
+	waits    atomic.Bool   // for a leader, without a timeout: see holdsAgain
 	up       chan struct{} // closed when it has started
 	failOnce sync.Once
 	failed   atomic.Bool
@@ -182,6 +183,8 @@ func (n *Node) start(store *storage) (err error) {
 	}
 	n.started.Store(true)
 	close(n.up)
+	n.holdsAgain() // as may have been written meanwhile
+	n.reminded()   // as it may have been before
 	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
 		n.fail(err) // it happened while nobody could be told
 	}
@@ -216,13 +219,18 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	if err := n.checkLost(); err != nil {
 		return nil, err
 	}
-	n.machine.restored, n.machine.tidy = n.promises.holdsOnly, snaps.dropBeyond // from here on of snapshots that are sent
+	n.machine.restored, n.machine.tidy = n.installed, snaps.dropBeyond // from here on of snapshots that are sent
 	last, err := n.guard.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
 	n.machine.lay = max(last, n.machine.appliedIndex())
-	return raft.NewRaft(n.c.raft(n.logger, n.office.notify), n.machine, n.log, n.guard, snaps, n.transport)
+	conf := n.c.raft(n.logger, n.office.notify)
+	if n.promises.mayVote() != nil {
+		conf.HeartbeatTimeout, conf.ElectionTimeout = waitsFor, waitsFor
+		n.waits.Store(true)
+	}
+	return raft.NewRaft(conf, n.machine, n.log, n.guard, snaps, n.transport)
 }
 
 // checkNoGap makes sure that the log goes on where the newest snapshot ends.
@@ -255,12 +263,42 @@ func (n *Node) checkLost() error {
 	}
 	if n.promises.record().Alone {
 		return &DamagedFileError{filepath.Join(n.id.where(), raftDir), fmt.Sprintf(
-			"has lost entries: the log reaches up to %s, and this server, the only one of its cluster, had acknowledged up to %s", have, acknowledged),
+			"has lost entries: the log reaches up to %s, and this server, the only one of its cluster that has a vote, had acknowledged up to %s", have, acknowledged),
 			fmt.Sprintf("restore a snapshot in a new cluster (berth operator snapshot restore), or, to go on with what is there, write the server into %s", n.peersFile())}
 	}
 	n.logger.Warn("this server has lost entries that it had acknowledged; it has no vote until the others have given them back",
 		"log", have, "acknowledged", acknowledged)
 	return nil
+}
+
+// waitsFor is the timeout of a server that is to have none.
+const waitsFor = 50 * 365 * 24 * time.Hour
+
+// holdsAgain lets a server stand for election once it holds again what it had acknowledged. Until then it waits for a leader without a timeout: the gate lets
+// none of its requests for votes through, but the configuration that it has read, or one that it gets back on the way, may be of a time when it
+// was alone, and by such a one its own vote is enough.
+func (n *Node) holdsAgain() {
+	if !n.waits.Load() || n.promises.mayVote() != nil || !n.waits.CompareAndSwap(true, false) {
+		return
+	}
+	n.tasks.Go(func() {
+		<-n.up
+		c := n.raft.ReloadableConfig()
+		c.HeartbeatTimeout, c.ElectionTimeout = n.c.HeartbeatTimeout, n.c.ElectionTimeout
+		if err := n.raft.ReloadConfig(c); err != nil {
+			n.fail(fmt.Errorf("this server has its log again, and can not go by its timeouts: %w", err))
+		}
+	})
+}
+
+// reminded is called when another server knows that this one had acknowledged more than it has. Where by its own data no other has a vote it may lead already,
+// and ends: when it starts again it knows, and waits.
+func (n *Node) reminded() {
+	if !n.started.Load() || n.waits.Load() || n.promises.mayVote() == nil || !votesAlone(n.raft.GetConfiguration().Configuration(), n.c.ID) {
+		return
+	}
+	n.fail(fmt.Errorf("this server's data are of an earlier time, when no other server had a vote: %w; start it again, and it gets the rest from the others",
+		n.promises.mayVote()))
 }
 
 // makesEntries reports whether what Raft stores now is of this server's own making.
@@ -300,8 +338,15 @@ func closeTransport(t raft.Transport) error {
 	return nil
 }
 
+// installed is told of a snapshot that was sent and has taken the place of everything.
+func (n *Node) installed(at position) {
+	n.promises.holdsOnly(at)
+	n.holdsAgain()
+}
+
 // wrote is told of every write of entries.
 func (n *Node) wrote(logs []*raft.Log) {
+	n.holdsAgain()
 	n.proposer.wrote(logs)
 	if n.logBytes.Add(sizeOf(logs)) < n.c.SnapshotLogBytes || !n.snapshotting.CompareAndSwap(false, true) {
 		return

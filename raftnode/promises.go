@@ -50,6 +50,7 @@ func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.
 //
 // It implements raft.StableStore for the three values that Raft keeps.
 type promises struct {
+	self   string    // the server's name
 	file   disk.File // nil: in memory
 	noSync bool
 	terms  terms
@@ -80,8 +81,8 @@ type promisesRecord struct {
 	// acknowledged: a write behind it may be cut off.
 	Replacing bool   `json:"replacing,omitempty"`
 	Whole     uint64 `json:"whole,omitempty"`
-	// Alone: the last configuration that was stored has no other server, from
-	// which anything that is lost could be got back.
+	// Alone: in the last configuration that was stored no other server has a vote, so that none
+	// would lead and give back what is lost.
 	Alone bool `json:"alone,omitempty"`
 }
 
@@ -95,8 +96,8 @@ func (r *promisesRecord) stored() uint64 {
 
 // openPromises opens the promises in a data directory. Only that of a new server
 // has none.
-func openPromises(files atomicfile.Files, dir string, fresh, noSync bool) (*promises, error) {
-	p := &promises{noSync: noSync, kept: promisesRecord{Format: 1}, closing: make(chan struct{})}
+func openPromises(files atomicfile.Files, dir, self string, fresh, noSync bool) (*promises, error) {
+	p := &promises{self: self, noSync: noSync, kept: promisesRecord{Format: 1}, closing: make(chan struct{})}
 	if dir == "" {
 		return p, nil
 	}
@@ -266,7 +267,7 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 	alone, servers := false, false
 	for _, l := range logs {
 		if l.Type == raft.LogConfiguration {
-			alone, servers = len(raft.DecodeConfiguration(l.Data).Servers) == 1, true
+			alone, servers = votesAlone(raft.DecodeConfiguration(l.Data), p.self), true
 		}
 	}
 	return p.change(false, func(r *promisesRecord) {

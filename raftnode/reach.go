@@ -62,5 +62,9 @@ func (s *stream) remind(known *reached) error {
 	}
 	s.logger.Warn("this server's data are of an earlier time: it has no vote until it has again what it had acknowledged",
 		"acknowledged", s.promises.record().Acknowledged, "known to others", known.At)
-	return s.promises.admit(known.At)
+	err := s.promises.admit(known.At)
+	if err == nil {
+		s.reminded()
+	}
+	return err
 }

@@ -68,7 +68,7 @@ func (n *Node) recoverQuorum(snaps raft.SnapshotStore) error {
 	if err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
-	if err := n.promises.resign(len(conf.Servers) == 1); err != nil {
+	if err := n.promises.resign(votesAlone(conf, n.c.ID)); err != nil {
 		return fmt.Errorf("recover from %s: %w", path, err)
 	}
 	if err := n.c.files().Rename(path, path+".done"); err != nil {

@@ -34,7 +34,7 @@ type standingServer struct {
 
 // fresh is a server with an empty data directory.
 func (s *standings) fresh(name, incarnation string) *standingServer {
-	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", true, true)
+	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", "a", true, true)
 	must(s.t, err)
 	id := &identity{file: identityRecord{Format: 2, Server: name, copyOf: copyOf{Incarnation: incarnation}}}
 	return &standingServer{id: id, promises: p, terms: map[uint64]uint64{}, reach: newReach(id)}
@@ -133,8 +133,8 @@ func outcome(err error) string {
 
 func (s *standings) greet(from, to, asked string, admit *position) error {
 	a, b := s.servers[from], s.servers[to]
-	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, logger: testLogger()}
-	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, logger: testLogger()}
+	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, reminded: func() {}, logger: testLogger()}
+	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, reminded: func() {}, logger: testLogger()}
 	mine := dialler.helloTo(asked)
 	mine.To, mine.Admit = asked, admit
 	refusal := answerer.accept(mine)

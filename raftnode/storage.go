@@ -67,7 +67,7 @@ func (s *storage) Close() error { return errors.Join(s.promises.close(), s.log.C
 // openStorage opens what is below the data directory. Nobody else may use it. In a
 // fresh one it keeps the identity once the promises are there, and before the log.
 func openStorage(c Config, watched *watchedDisk, fresh bool, logger hclog.Logger, keepIdentity func() error) (_ *storage, err error) {
-	p, err := openPromises(atomicfile.Files{Disk: watched}, c.DataDir, fresh, c.NoFsync)
+	p, err := openPromises(atomicfile.Files{Disk: watched}, c.DataDir, c.ID, fresh, c.NoFsync)
 	if err != nil {
 		return nil, err
 	}

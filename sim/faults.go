@@ -397,12 +397,15 @@ func (w *World) rot(m *machine, d time.Duration) {
 
 // well: all servers run, have done so for a while, have a vote, and are equally far, and none is about to lose its log. One that has been
 // replaced has none for a while: of two others that have, none may be lost.
-func (w *World) well() bool {
+func (w *World) well() bool { return w.wellSince(wellFor) }
+
+// wellSince is well, for servers that have run for so long.
+func (w *World) wellSince(d time.Duration) bool {
 	if w.losing {
 		return false
 	}
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || o.disk.IsDead() || time.Since(o.began) < wellFor || o.server.View().Index()+50 < w.newest() ||
+		if o.server == nil || o.dying || o.hasFailed() != nil || o.disk.IsDead() || time.Since(o.began) < d || o.server.View().Index()+50 < w.newest() ||
 			o.server.Role() == "learner" {
 			return false
 		}

@@ -190,12 +190,16 @@ func (w *World) forget(m *machine, d time.Duration) {
 		if m.server == nil || m.dying {
 			return
 		}
-		m.kill(false)
-		m.platter.RemoveAll("data", "raft", "log")
-		m.rotten = "its log"
-		w.story.tell(m.name, "has lost its log")
-		w.after(step, func() { w.restart(m) })
+		w.loseLog(m)
 	})
+}
+
+func (w *World) loseLog(m *machine) {
+	m.kill(false)
+	m.platter.RemoveAll("data", "raft", "log")
+	m.rotten = "its log"
+	w.story.tell(m.name, "has lost its log")
+	w.after(step, func() { w.restart(m) })
 }
 
 // minority are as many servers as the others can do without, of which none leads and none is m.

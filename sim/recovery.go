@@ -61,6 +61,7 @@ func (w *World) goOnWith(left *machine, d time.Duration) {
 func (w *World) join(to *machine, rest []*machine) {
 	switch {
 	case len(rest) == 0:
+		w.forgetSince(to, 80)
 	case rest[0] == to || rest[0].server != nil:
 		w.join(to, rest[1:])
 	case to.leads():
@@ -69,6 +70,19 @@ func (w *World) join(to *machine, rest []*machine) {
 	default:
 		w.after(step, func() { w.join(to, rest) })
 	}
+}
+
+// forgetSince takes away the log of the server that went on alone, just when the others are there: its snapshot names nobody else, and it lives again where nothing
+// reaches it, for longer than it waits for a leader. So many times it is tried again.
+func (w *World) forgetSince(m *machine, times int) {
+	if !w.wellSince(0) {
+		if times > 0 {
+			w.after(step, func() { w.forgetSince(m, times-1) })
+		}
+		return
+	}
+	w.loseLog(m)
+	w.cutOff(m.name, 4*w.config.Pace.beat)
 }
 
 // writePeers writes that a server is the only one.
