@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,10 +55,10 @@ const deleteWorkers = 8
 
 func never(context.Context, string, runtime.Object, runtime.Object) bool { return false }
 
-// kubernetesTable prints the columns that kubectl users know.
-func kubernetesTable() rest.TableConvertor {
+// kubernetesTable prints the columns that kubectl users know, of every kind.
+var kubernetesTable = sync.OnceValue(func() rest.TableConvertor {
 	return printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)}
-}
+})
 
 // groupOf describes a group whose types are in Kubernetes' scheme.
 func groupOf(gv schema.GroupVersion, resources map[string]rest.Storage) genericapiserver.APIGroupInfo {

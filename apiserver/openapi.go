@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/builder3/util"
 	"k8s.io/kube-openapi/pkg/cached"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
@@ -34,8 +35,36 @@ func setOpenAPI(c *genericapiserver.Config, others ...*runtime.Scheme) {
 	namer := openapi.NewDefinitionNamer(append([]*runtime.Scheme{legacyscheme.Scheme}, others...)...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	c.OpenAPIConfig.Info.Title = "Berth"
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(thirds(definitions), namer)
 	c.OpenAPIV3Config.Info.Title = "Berth"
+}
+
+// third is what version 3 refers to, made once: all servers of a process have the same types.
+var third struct {
+	sync.Once
+	types map[string]common.OpenAPIDefinition
+}
+
+// thirds gives each server the types with extensions of its own, into which upstream writes when it describes them. Nothing else of
+// them is written.
+func thirds(definitions common.GetOpenAPIDefinitions) common.GetOpenAPIDefinitions {
+	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		third.Do(func() {
+			third.types = definitions(ref)
+			for name, d := range third.types {
+				d.Schema = *util.WrapRefs(&d.Schema) // upstream does so again and again, and finds it done
+				third.types[name] = d
+			}
+		})
+		own := maps.Clone(third.types)
+		for name, d := range own {
+			if d.Schema.Extensions != nil {
+				d.Schema.Extensions = maps.Clone(d.Schema.Extensions)
+				own[name] = d
+			}
+		}
+		return own
+	}
 }
 
 // The paths of the descriptions.
