@@ -181,15 +181,19 @@ func (k *checker) follow(ctx context.Context, name string, feed *store.Feed, vie
 
 func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	h := xxhash.New()
-	fmt.Fprintf(h, "%s %s %v ", c.Table, c.Key, c.New == nil)
+	mine := change{what: c.Table + " " + c.Key, by: name}
+	_, _ = h.WriteString(mine.what) // it never fails, as below
+	if c.New == nil {
+		_, _ = h.WriteString(" goes")
+	}
 	if m, ok := c.New.(interface{ Marshal() ([]byte, error) }); ok {
 		b, err := m.Marshal()
 		if err != nil {
 			k.violated("server %s: revision %d can not be encoded: %v", name, c.Revision, err)
 		}
-		_, _ = h.Write(b) // it never fails
+		_, _ = h.Write(b)
 	}
-	mine := change{sum: h.Sum64(), what: c.Table + " " + c.Key, by: name}
+	mine.sum = h.Sum64()
 	k.mu.Lock()
 	first, known := k.changes[c.Revision]
 	var found []error
@@ -202,9 +206,7 @@ func (k *checker) take(name string, c *store.Change, view func() *fsm.View) {
 	for _, err := range found {
 		k.violated("%v", err)
 	}
-	k.story.mu.Lock()
-	k.story.add(fmt.Appendf(nil, "%s %d %s %x", name, c.Revision, mine.what, mine.sum))
-	k.story.mu.Unlock()
+	k.story.change(name, c.Revision, &mine)
 	if known && first.sum != mine.sum {
 		k.violated("revision %d is %s on server %s, and %s on server %s, with other content", c.Revision, first.what, first.by, mine.what, name)
 	}

@@ -79,12 +79,8 @@ func (s *story) send(what, from, to string, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// There are very many: they are not formatted for nobody.
-	for n := uint64(at); n > 0; n >>= 8 {
-		s.mix(byte(n))
-	}
-	for n := size; n > 0; n >>= 8 {
-		s.mix(byte(n))
-	}
+	s.mixNumber(uint64(at))
+	s.mixNumber(uint64(size))
 	for _, text := range [...]string{what, from, to} {
 		for i := range len(text) {
 			s.mix(text[i])
@@ -95,6 +91,20 @@ func (s *story) send(what, from, to string, size int) {
 	}
 }
 
+// change notes a change that a server has shown.
+func (s *story) change(server string, revision int64, c *change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range len(server) {
+		s.mix(server[i])
+	}
+	s.mixNumber(uint64(revision))
+	s.mixNumber(c.sum) // of what it says
+	if s.every != nil {
+		fmt.Fprintf(s.every, "%s %d %s %x\n", server, revision, c.what, c.sum)
+	}
+}
+
 // add is called with mu held.
 func (s *story) add(b []byte) {
 	for _, c := range b {
@@ -102,6 +112,12 @@ func (s *story) add(b []byte) {
 	}
 	if s.every != nil {
 		fmt.Fprintf(s.every, "%s\n", b)
+	}
+}
+
+func (s *story) mixNumber(n uint64) {
+	for ; n > 0; n >>= 8 {
+		s.mix(byte(n))
 	}
 }
 

@@ -128,7 +128,9 @@ func (p *Platter) lose(n *inode, seen map[*inode]bool) {
 		for _, w := range n.since {
 			p.keepSome(n, w)
 		}
-		n.since, n.seen = nil, n.synced.clone()
+		if n.since != nil { // else they are equal
+			n.since, n.seen = nil, n.synced.clone()
+		}
 		return
 	}
 	// Of the changes of names the first ones are there, as a journal has it.

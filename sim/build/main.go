@@ -53,6 +53,8 @@ func build(out string, mutants, mines, cover bool) error {
 		args = append(args, "-cover", "-covermode=set", "-coverpkg=github.com/berth-dev/berth/...")
 	}
 	c := exec.Command("go", append(args, "./sim")...)
+	// A fifth of a world's time goes into allocating small objects, which is cheaper so.
+	c.Env = append(os.Environ(), "GOEXPERIMENT=sizespecializedmalloc")
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	return c.Run()
 }

@@ -50,6 +50,16 @@ func Runtime() []Edit {
 		// A world is made of goroutines that live for one request: their stacks are large enough from the first.
 		{"src/runtime/stack.go", "var startingStackSize uint32 = fixedStack\n", "var startingStackSize uint32 = 16 << 10\n"},
 		{"src/runtime/runtime1.go", "\tdebug.adaptivestackstart = 1 //", "\tdebug.adaptivestackstart = 0 //"},
+		// A world starts hundreds of servers, whose API has the same paths, and which show each other the same certificates: what was compiled,
+		// or verified, is so again.
+		{"src/regexp/regexp.go", "func Compile(expr string) (*Regexp, error) {\n\treturn compile(expr, syntax.Perl, false)\n}\n", "var compiled sync.Map // by expression\n\n" +
+			"func Compile(expr string) (*Regexp, error) {\n\tknown, ok := compiled.Load(expr)\n\tif !ok {\n\t\tre, err := compile(expr, syntax.Perl, false)\n" +
+			"\t\tif err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t\tknown, _ = compiled.LoadOrStore(expr, re)\n\t}\n\tre := *known.(*Regexp) // Longest changes it\n\treturn &re, nil\n}\n"},
+		{"src/crypto/x509/x509.go", "\t\"strconv\"\n", "\t\"strconv\"\n\t\"sync\"\n"},
+		{"src/crypto/x509/x509.go", "\treturn checkSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature, parent.PublicKey, false)\n}\n\n// CheckSignature verifies",
+			"\tkey := string(c.Raw) + string(parent.RawSubjectPublicKeyInfo)\n\tif _, ok := verified.Load(key); ok {\n\t\treturn nil\n\t}\n" +
+				"\terr := checkSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature, parent.PublicKey, false)\n\tif err == nil {\n\t\tverified.Store(key, true)\n\t}\n\treturn err\n}\n\n" +
+				"var verified sync.Map // by certificate and key\n\n// CheckSignature verifies"},
 		// Who is made ready runs next, or after the others: as chance will.
 		{"src/runtime/proc.go", "\t\tnext = false\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n",
 			"\t\tnext = next && gp.bubble != nil && bubbleRand()&3 == 0\n\t}\n\tif randomizeScheduler && next && randn(2) == 0 {\n"},
