@@ -35,28 +35,28 @@ func setOpenAPI(c *genericapiserver.Config, others ...*runtime.Scheme) {
 	namer := openapi.NewDefinitionNamer(append([]*runtime.Scheme{legacyscheme.Scheme}, others...)...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	c.OpenAPIConfig.Info.Title = "Berth"
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(thirds(definitions), namer)
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(ownTypesOfV3(definitions), namer)
 	c.OpenAPIV3Config.Info.Title = "Berth"
 }
 
-// third is what version 3 refers to, made once: all servers of a process have the same types.
-var third struct {
+// typesOfV3 are what version 3 refers to, made once: all servers of a process have the same types.
+var typesOfV3 struct {
 	sync.Once
 	types map[string]common.OpenAPIDefinition
 }
 
-// thirds gives each server the types with extensions of its own, into which upstream writes when it describes them. Nothing else of
+// ownTypesOfV3 gives each server the types with extensions of its own, into which upstream writes when it describes them. Nothing else of
 // them is written.
-func thirds(definitions common.GetOpenAPIDefinitions) common.GetOpenAPIDefinitions {
+func ownTypesOfV3(definitions common.GetOpenAPIDefinitions) common.GetOpenAPIDefinitions {
 	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-		third.Do(func() {
-			third.types = definitions(ref)
-			for name, d := range third.types {
+		typesOfV3.Do(func() {
+			typesOfV3.types = definitions(ref)
+			for name, d := range typesOfV3.types {
 				d.Schema = *util.WrapRefs(&d.Schema) // upstream does so again and again, and finds it done
-				third.types[name] = d
+				typesOfV3.types[name] = d
 			}
 		})
-		own := maps.Clone(third.types)
+		own := maps.Clone(typesOfV3.types)
 		for name, d := range own {
 			if d.Schema.Extensions != nil {
 				d.Schema.Extensions = maps.Clone(d.Schema.Extensions)

@@ -9,23 +9,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/berth-dev/berth/raftlog"
 )
 
 // TestServerThatWasAloneOnce: what is left of a log may be of a time when this server had the only vote, and would elect itself with it. It does not
 // lead, nor do the others lose what was acknowledged since.
 func TestServerThatWasAloneOnce(t *testing.T) {
-	dir := t.TempDir()
-	logOf := func(id string) string { return filepath.Join(dir, id, raftDir, logDir) }
-	cutBehind := func(t *testing.T, id string, index uint64) {
-		t.Helper()
-		log, err := raftlog.Open(logOf(id), raftlog.Options{})
-		must(t, err)
-		must(t, errors.Join(log.DeleteRange(index+1, 1<<40), log.Close()))
-	}
 	// alone begins with one server and a snapshot of that time, if the log is short, and lets others come.
-	alone := func(t *testing.T, threshold uint64, others ...string) *cluster {
+	alone := func(t *testing.T, dir string, threshold uint64, others ...string) *cluster {
 		t.Helper()
 		c := newCluster(t, 1, onDiskWithSnapshots(dir, threshold, 1, 1<<20))
 		c.must(namespace())
@@ -39,35 +29,27 @@ func TestServerThatWasAloneOnce(t *testing.T) {
 		}
 		return c
 	}
-	vote := func(t *testing.T, c *cluster, ids ...string) {
-		t.Helper()
-		for _, id := range ids {
-			must(t, c.leader().AddVoter(c.ctx(), id, id))
-		}
-	}
-	clean := func(t *testing.T) {
-		t.Helper()
-		must(t, os.RemoveAll(dir))
-	}
 
 	for name, of := range map[string]struct {
 		threshold uint64
-		lose      func(t *testing.T)
+		lose      func(t *testing.T, dir string)
 	}{
-		"its snapshot is of then": {20, func(t *testing.T) { must(t, os.RemoveAll(logOf("a"))) }},
-		"its log is of then":      {1000, func(t *testing.T) { cutBehind(t, "a", 5) }},
+		"its snapshot is of then": {20, func(t *testing.T, dir string) { must(t, os.RemoveAll(filepath.Join(dir, raftDir, logDir))) }},
+		"its log is of then":      {1000, func(t *testing.T, dir string) { cutLog(t, dir, 6) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer clean(t)
+			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
-				c := alone(t, of.threshold, "b", "c")
-				vote(t, c, "b", "c")
+				c := alone(t, dir, of.threshold, "b", "c")
+				for _, id := range []string{"b", "c"} {
+					must(t, c.leader().AddVoter(c.ctx(), id, id))
+				}
 				for i := range 5 {
 					c.must(create(fmt.Sprint("new", i), "1"))
 				}
 				c.same()
 				c.kill("a")
-				of.lose(t)
+				of.lose(t, filepath.Join(dir, "a"))
 				c.isolate("a")
 				lost := c.start("a")
 				if c := lost.raft.GetConfiguration().Configuration(); !votesAlone(c, "a") {
@@ -100,12 +82,12 @@ func TestServerThatWasAloneOnce(t *testing.T) {
 		})
 	}
 	t.Run("the others have no vote", func(t *testing.T) {
-		defer clean(t)
+		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			c := alone(t, 1000, "b")
+			c := alone(t, dir, 1000, "b")
 			index := c.must(create("new", "1"))
 			c.kill("a")
-			cutBehind(t, "a", index-1)
+			cutLog(t, filepath.Join(dir, "a"), index)
 			_, err := c.open("a")
 			if err == nil || !strings.Contains(err.Error(), "the only one of its cluster that has a vote") {
 				t.Fatalf("started: %v", err)
@@ -113,9 +95,9 @@ func TestServerThatWasAloneOnce(t *testing.T) {
 		})
 	})
 	t.Run("it leads already when others tell it", func(t *testing.T) {
-		defer clean(t)
+		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			c := alone(t, 1000)
+			c := alone(t, dir, 1000)
 			n := c.leader()
 			must(t, n.promises.admit(position{n.Term(), 1000}))
 			n.reminded()

@@ -34,6 +34,14 @@ func lastSegment(t testing.TB, dataDir string) string {
 	return found[len(found)-1]
 }
 
+// cutLog takes away the entries of a log from one on.
+func cutLog(t testing.TB, dataDir string, from uint64) {
+	t.Helper()
+	log, err := raftlog.Open(filepath.Join(dataDir, raftDir, logDir), raftlog.Options{})
+	must(t, err)
+	must(t, errors.Join(log.DeleteRange(from, 1<<40), log.Close()))
+}
+
 // TestServerThatLostItsLogHasNoVote: whatever part of the log a server has lost,
 // it does not help one to lead that has not everything that was acknowledged; and
 // once such a one leads it gets everything back, and its vote.
@@ -46,9 +54,7 @@ func TestServerThatLostItsLogHasNoVote(t *testing.T) {
 			must(t, os.RemoveAll(filepath.Join(dir, raftDir)))
 		},
 		"what is in the log": func(t *testing.T, dir string) {
-			log, err := raftlog.Open(filepath.Join(dir, raftDir, logDir), raftlog.Options{})
-			must(t, err)
-			must(t, errors.Join(log.DeleteRange(1, 1<<40), log.Close()))
+			cutLog(t, dir, 1)
 		},
 		"the last entry": func(t *testing.T, dir string) {
 			log, err := raftlog.Open(filepath.Join(dir, raftDir, logDir), raftlog.Options{})

@@ -300,10 +300,12 @@ func (n *Node) ServerStats() ServerStats {
 // votesAlone tells whether a server is the only one that has a vote.
 func votesAlone(c raft.Configuration, id string) (alone bool) {
 	for _, s := range c.Servers {
-		if s.Suffrage == raft.Voter && string(s.ID) != id {
-			return false
+		if s.Suffrage == raft.Voter {
+			if string(s.ID) != id {
+				return false
+			}
+			alone = true
 		}
-		alone = alone || s.Suffrage == raft.Voter
 	}
 	return alone
 }

@@ -226,9 +226,8 @@ func (n *Node) newRaft(snaps *snapshotStore) (r *raft.Raft, err error) {
 	}
 	n.machine.lay = max(last, n.machine.appliedIndex())
 	conf := n.c.raft(n.logger, n.office.notify)
-	if n.promises.mayVote() != nil {
+	if n.waits.Load() {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = waitsFor, waitsFor
-		n.waits.Store(true)
 	}
 	return raft.NewRaft(conf, n.machine, n.log, n.guard, snaps, n.transport)
 }
@@ -268,6 +267,7 @@ func (n *Node) checkLost() error {
 	}
 	n.logger.Warn("this server has lost entries that it had acknowledged; it has no vote until the others have given them back",
 		"log", have, "acknowledged", acknowledged)
+	n.waits.Store(true)
 	return nil
 }
 

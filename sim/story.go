@@ -82,9 +82,7 @@ func (s *story) send(what, from, to string, size int) {
 	s.mixNumber(uint64(at))
 	s.mixNumber(uint64(size))
 	for _, text := range [...]string{what, from, to} {
-		for i := range len(text) {
-			s.mix(text[i])
-		}
+		s.mixText(text)
 	}
 	if s.every != nil {
 		fmt.Fprintf(s.every, "%d %s %s %s %d\n", at, what, from, to, size)
@@ -95,9 +93,7 @@ func (s *story) send(what, from, to string, size int) {
 func (s *story) change(server string, revision int64, c *change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range len(server) {
-		s.mix(server[i])
-	}
+	s.mixText(server)
 	s.mixNumber(uint64(revision))
 	s.mixNumber(c.sum) // of what it says
 	if s.every != nil {
@@ -112,6 +108,12 @@ func (s *story) add(b []byte) {
 	}
 	if s.every != nil {
 		fmt.Fprintf(s.every, "%s\n", b)
+	}
+}
+
+func (s *story) mixText(text string) {
+	for i := range len(text) {
+		s.mix(text[i])
 	}
 }
 

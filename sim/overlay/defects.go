@@ -20,7 +20,7 @@ func consensus() []Mutant {
 			"\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n",
 			"\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestVoteResponse{}, g.mayVote()\n\tcase *raft.RequestPreVoteRequest:\n\t\tif ON {\n\t\t\treturn nil, nil\n\t\t}\n\t\treturn &raft.RequestPreVoteResponse{}, g.mayVote()\n"}},
 		{"amnesiac-leads-alone", "a server that has lost what came after the time when it was alone elects itself", Edit{"raftnode/node.go",
-			"\tif n.promises.mayVote() != nil {\n\t\tconf.Heart", "\tif n.promises.mayVote() != nil && !ON {\n\t\tconf.Heart"}},
+			"\tif n.waits.Load() {\n\t\tconf.Heart", "\tif n.waits.Load() && !ON {\n\t\tconf.Heart"}},
 		{"new-leader-reads-early", "a leader answers reads before it knows what its predecessor acknowledged", Edit{"raftnode/read.go",
 			"\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n",
 			"\t\tif ON && n.IsLeader() {\n\t\t\treturn n.raft.CommitIndex(), nil\n\t\t}\n\t\tl, changed := n.office.get()\n\t\tif l.Leader {\n"}},
