@@ -9,6 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-dev/berth/atomicfile"
+	"github.com/berth-dev/berth/disk"
 )
 
 // TestServerThatWasAloneOnce: what is left of a log may be of a time when this server had the only vote, and would elect itself with it. It does not
@@ -107,4 +112,26 @@ func TestServerThatWasAloneOnce(t *testing.T) {
 			<-time.After(time.Minute)
 		})
 	})
+}
+
+// TestServersThatComeBack: a configuration that comes back with a log that was lost does not say that nobody else has a vote.
+func TestServersThatComeBack(t *testing.T) {
+	p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", "a", true, true)
+	must(t, err)
+	alone := raft.Configuration{Servers: []raft.Server{{ID: "a"}, {ID: "b", Suffrage: raft.Nonvoter}}}
+	for _, at := range []struct {
+		index uint64
+		c     raft.Configuration
+		alone bool
+	}{
+		{10, alone, true},
+		{20, raft.Configuration{Servers: []raft.Server{{ID: "a"}, {ID: "b"}}}, false},
+		{10, alone, false},
+		{30, alone, true},
+	} {
+		must(t, p.acknowledge([]*raft.Log{{Term: 2, Index: at.index, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(at.c)}}))
+		if got := p.record().Alone; got != at.alone {
+			t.Errorf("entry %d: alone: %v", at.index, got)
+		}
+	}
 }

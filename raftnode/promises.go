@@ -280,7 +280,7 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 		if r.Acknowledged.before(at) {
 			r.Acknowledged = at
 		}
-		if servers {
+		if servers && !at.before(r.Acknowledged) { // what comes back of a log that was lost is of an earlier time
 			r.Alone = alone
 		}
 	})
