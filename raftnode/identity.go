@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -28,6 +29,7 @@ type identity struct {
 	files atomicfile.Files
 
 	writing sync.Mutex // held while the file is written, which may hang
+	closed  bool
 
 	mu   sync.Mutex
 	file identityRecord
@@ -100,6 +102,9 @@ func (id *identity) cluster() string { return id.record().Cluster }
 func (id *identity) change(f func(*identityRecord)) error {
 	id.writing.Lock()
 	defer id.writing.Unlock()
+	if id.closed {
+		return fmt.Errorf("keep the server's identity: %w", os.ErrClosed)
+	}
 	next := id.record()
 	f(&next)
 	if err := id.keep(next); err != nil {
@@ -109,6 +114,13 @@ func (id *identity) change(f func(*identityRecord)) error {
 	defer id.mu.Unlock()
 	id.file = next
 	return nil
+}
+
+// close waits for a change that is under way, and lets none begin.
+func (id *identity) close() {
+	id.writing.Lock()
+	defer id.writing.Unlock()
+	id.closed = true
 }
 
 // found makes this server the founder of a cluster, unless it is one already:

@@ -91,10 +91,10 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 	}
 	store, err := n.openData()
 	if err != nil {
-		return nil, errors.Join(err, n.unlock())
+		return nil, errors.Join(err, n.release())
 	}
 	if err := n.start(store); err != nil {
-		return nil, errors.Join(err, store.Close(), n.unlock())
+		return nil, errors.Join(err, store.Close(), n.release())
 	}
 	return n, nil
 }
@@ -132,7 +132,12 @@ func (n *Node) openData() (*storage, error) {
 	return store, nil
 }
 
-func (n *Node) unlock() error {
+// release gives the data directory back: from here on nothing of this node is
+// written there, and another may open it.
+func (n *Node) release() error {
+	if n.id != nil {
+		n.id.close() // a greeting may be under way
+	}
 	if n.lock == nil {
 		return nil
 	}
@@ -542,7 +547,7 @@ func (n *Node) stop() {
 // close closes what the disk keeps, when nobody of the node writes there any more.
 func (n *Node) close() error {
 	n.tasks.Wait()
-	return errors.Join(n.guard.durable.Close(), n.unlock())
+	return errors.Join(n.guard.durable.Close(), n.release())
 }
 
 // endRaft has Raft end, and says when it has.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -82,8 +83,7 @@ func TestAStopThatHangsInItsEnd(t *testing.T) {
 			on.armed.Store(true)
 			var writes sync.WaitGroup
 			if c.write != nil {
-				n.tasks.Add(1)
-				writes.Go(func() { defer n.tasks.Done(); c.write(n) })
+				writes.Go(func() { c.write(n) })
 				<-on.stuck
 			}
 			ended := make(chan error, 1)
@@ -105,6 +105,21 @@ func TestAStopThatHangsInItsEnd(t *testing.T) {
 			writes.Wait()
 			n.stopped.Store(true)
 		})
+	}
+}
+
+// TestNothingIsWrittenOnceItHasStopped: a greeting that is still under way then does not write over what the next process has in the directory.
+func TestNothingIsWrittenOnceItHasStopped(t *testing.T) {
+	dir := t.TempDir()
+	c := newCluster(t, 1, onDisk(dir))
+	n := c.nodes["a"]
+	c.kill("a")
+	if err := n.id.meet("b", copyOf{Incarnation: "of b"}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("it is kept: %v", err)
+	}
+	again := c.start("a")
+	if peers := again.id.record().Peers; len(peers) > 0 {
+		t.Errorf("it was written: %v", peers)
 	}
 }
 

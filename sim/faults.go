@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-dev/berth/disk/platter"
 	"github.com/berth-dev/berth/fsm"
 	"github.com/berth-dev/berth/server"
 )
@@ -213,12 +214,15 @@ func (w *World) stop(m *machine, d time.Duration) {
 	m.dying = true
 	w.story.tell(m.name, "is told to stop")
 	var stopped atomic.Bool
-	go func(s *server.Server) {
+	go func(s *server.Server, disk *platter.Mounted) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_ = s.Stop(ctx) // what it has not done by then it does not do
+		disk.Rest(func(path string) {
+			go w.checker.violated("server %s writes %s although it has stopped: who has the directory now may be overwritten", m.name, path)
+		})
 		stopped.Store(true)
-	}(m.server)
+	}(m.server, m.disk)
 	var end func()
 	end = func() {
 		if !stopped.Load() {

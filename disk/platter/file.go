@@ -27,7 +27,7 @@ func (f *openFile) use(op string) error {
 	switch {
 	case f.closed:
 		return pathError(op, f.path, fs.ErrClosed)
-	case op != "read" && op != "stat" && f.disk.burn(), f.disk.dead, op == "read" && f.disk.unreadable != "" && strings.Contains(f.path, f.disk.unreadable):
+	case op != "read" && op != "stat" && f.disk.burn(f.path), f.disk.dead, op == "read" && f.disk.unreadable != "" && strings.Contains(f.path, f.disk.unreadable):
 		return pathError(op, f.path, syscall.EIO)
 	}
 	return nil

@@ -206,6 +206,8 @@ type Mounted struct {
 	// syncs is what is done when a file whose path has within in it is synced next.
 	within string
 	syncs  func()
+	// woken is told, with mu held, of a change that a process makes which is to make none any more.
+	woken func(path string)
 }
 
 // Light lets the process end within one of its next changes.
@@ -235,9 +237,20 @@ func (m *Mounted) beginSync(path string) {
 	do()
 }
 
+// Rest is told that the process has ended in good order: woken is called once if it changes anything yet.
+func (m *Mounted) Rest(woken func(path string)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.woken = woken
+}
+
 // burn is called with mu held, before a change. What it reports is that the process
 // has ended.
-func (m *Mounted) burn() bool {
+func (m *Mounted) burn(path string) bool {
+	if woken := m.woken; woken != nil && !m.dead {
+		m.woken = nil
+		woken(path)
+	}
 	if m.fuse == 0 || m.dead {
 		return m.dead
 	}
@@ -295,7 +308,7 @@ func pathError(op, path string, err error) error { return &fs.PathError{Op: op, 
 
 // findToChange is find before a change.
 func (m *Mounted) findToChange(op, path string) (dir *inode, name string, at *inode, err error) {
-	m.burn()
+	m.burn(path)
 	return m.find(op, path)
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -158,4 +159,30 @@ func TestFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRest: whoever has ended in good order is found out by the first change that it makes yet.
+func TestRest(t *testing.T) {
+	p := New(rand.New(rand.NewPCG(1, 1)), "data")
+	m := p.Mount()
+	f, err := m.OpenFile("/data/log", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var woken []string
+	m.Rest(func(path string) { woken = append(woken, path) })
+	if _, err := m.Lstat("/data/log"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil || woken != nil {
+		t.Errorf("what changes nothing: %v, %v", err, woken)
+	}
+	for range 2 {
+		if err := m.Remove("/data/log"); err != nil && woken == nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(woken, []string{"/data/log"}) {
+		t.Errorf("it was told of %q", woken)
+	}
 }
