@@ -99,19 +99,113 @@ func TestServerThatWasAloneOnce(t *testing.T) {
 			}
 		})
 	})
-	t.Run("it leads already when others tell it", func(t *testing.T) {
+}
+
+// TestPutBackToWhenItWasAlone: a server whose whole directory is of the time when it had the only vote would elect itself with it, and finds nothing
+// amiss. From when it is told on it does not, or ends and waits at its next start, and has everything from the others.
+func TestPutBackToWhenItWasAlone(t *testing.T) {
+	remind := func(t *testing.T, n *testNode, had position, others bool) {
+		t.Helper()
+		s := &stream{self: "a", id: n.id, promises: n.promises, servers: n.servers, reweigh: n.reweigh, logger: n.logger}
+		must(t, s.remind(&reached{n.id.record().Incarnation, had, others}))
+	}
+	again := func(t *testing.T, c *cluster, n *testNode) *testNode {
+		t.Helper()
+		if err := <-n.Fatal(); !errors.Is(err, errNoVote) {
+			t.Errorf("it ends with %v", err)
+		}
+		c.kill("a")
+		return c.start("a")
+	}
+	for name, told := range map[string]func(t *testing.T, c *cluster, n *testNode, had position) *testNode{
+		"before it leads": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
+			remind(t, n, had, true)
+			return n
+		},
+		"before it leads, and it stands all the same": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
+			must(t, n.promises.admit(had, true))
+			before := n.Term()
+			c.eventually("it to stand twice", func() bool { return n.Term() > before+1 })
+			if n.IsLeader() {
+				t.Error("it leads")
+			}
+			n.reweigh()
+			return n
+		},
+		"when it leads": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
+			c.eventually("it to lead", n.IsLeader)
+			remind(t, n, had, true)
+			return again(t, c, n)
+		},
+		"as it begins to lead": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
+			n.promises.own = nil // it has its vote already
+			must(t, n.promises.admit(had, true))
+			return again(t, c, n)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				c, had := putBack(t, dir)
+				n := told(t, c, c.start("a"), had)
+				<-time.After(time.Minute)
+				if n.IsLeader() || n.promises.mayVote() == nil || n.promises.record().Alone {
+					t.Fatalf("it leads: %v; %v; alone: %v", n.IsLeader(), n.promises.mayVote(), n.promises.record().Alone)
+				}
+				c.heal()
+				c.eventually("it to have everything", func() bool { return n.promises.mayVote() == nil }) // its term may be a later one than the leader's
+				c.must(create("after", "1"))
+				c.same()
+				if value(n.state, "new") != "1" {
+					t.Error("what was acknowledged is gone")
+				}
+				c.eventually("it to stand in time", func() bool { return !n.Waits() })
+				if conf := n.raft.ReloadableConfig(); conf.HeartbeatTimeout != n.c.HeartbeatTimeout {
+					t.Errorf("it stands after %s", conf.HeartbeatTimeout)
+				}
+			})
+		})
+	}
+	t.Run("the others have no vote", func(t *testing.T) {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			c := alone(t, dir, 1000)
-			n := c.leader()
-			must(t, n.promises.admit(position{n.Term(), 1000}))
-			n.reminded()
-			if err := <-n.Fatal(); !errors.Is(err, errNoVote) {
-				t.Errorf("it ends with %v", err)
+			c, had := putBack(t, dir)
+			n := c.start("a")
+			c.eventually("it to lead", n.IsLeader)
+			remind(t, n, had, false)
+			told := <-n.Fatal()
+			c.kill("a")
+			_, err := c.open("a")
+			for _, err := range []error{told, err} {
+				if err == nil || !strings.Contains(err.Error(), "the only one of its cluster that has a vote") {
+					t.Errorf("told: %v", err)
+				}
 			}
-			<-time.After(time.Minute)
 		})
 	})
+}
+
+// putBack puts a's directory back to when it was alone, and cuts it off; it gives what a had acknowledged since.
+func putBack(t *testing.T, dir string) (*cluster, position) {
+	t.Helper()
+	c := newCluster(t, 1, onDisk(dir))
+	c.must(namespace())
+	its, then := filepath.Join(dir, "a"), filepath.Join(dir, "then")
+	c.kill("a")
+	must(t, os.CopyFS(then, os.DirFS(its)))
+	c.start("a")
+	for _, id := range []string{"b", "c"} {
+		c.start(id)
+		must(t, c.leader().AddNonvoter(c.ctx(), id, id))
+		must(t, c.leader().AddVoter(c.ctx(), id, id))
+	}
+	c.must(create("new", "1"))
+	c.same()
+	had := c.nodes["a"].promises.record().Acknowledged
+	c.kill("a")
+	must(t, errors.Join(os.RemoveAll(its), os.CopyFS(its, os.DirFS(then))))
+	c.isolate("a")
+	return c, had
 }
 
 // TestServersThatComeBack: a configuration that comes back with a log that was lost does not say that nobody else has a vote.

@@ -57,7 +57,9 @@ func (n *Node) Condemn(d Difference) {
 	if n.c.DataDir != "" {
 		b, err := json.Marshal(d)
 		if err == nil {
-			err = atomicfile.Files{Disk: n.disk}.Write(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'), 0o600)
+			err = n.id.whileOpen(func() error {
+				return atomicfile.Files{Disk: n.disk}.Write(filepath.Join(n.c.DataDir, condemnedFile), append(b, '\n'), 0o600)
+			})
 		}
 		if err != nil {
 			what = fmt.Errorf("%w; but its data could not be marked, so remove everything in %s before that: %w", what, n.c.DataDir, err)

@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/pki"
 )
@@ -85,6 +88,9 @@ func (s *stream) meet(theirs hello) error {
 func (s *stream) helloTo(server string) hello {
 	h := s.hello()
 	h.Acknowledged, h.Known = s.promises.record().Acknowledged, s.reach.of(server)
+	if h.Known != nil {
+		h.Known.Others = slices.ContainsFunc(s.servers().Servers, func(o raft.Server) bool { return o.Suffrage == raft.Voter && string(o.ID) != server })
+	}
 	return h
 }
 
@@ -172,7 +178,7 @@ func (s *stream) accept(theirs hello) error {
 	if v.admit != nil {
 		// The promise first: who belongs to a cluster knows how far it may have
 		// acknowledged.
-		if err := s.promises.admit(*v.admit); err != nil {
+		if err := s.admitted(*v.admit, true); err != nil {
 			return err
 		}
 		if err := s.id.admitted(theirs.Cluster, *v.admit); err != nil {

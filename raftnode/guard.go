@@ -144,7 +144,11 @@ func (g *guard) Set(key, val []byte) error {
 	if err := g.err(); err != nil {
 		return err
 	}
-	return g.check(fmt.Sprintf("keep %s", key), g.came(g.durable.Set(key, val)))
+	err := g.came(g.durable.Set(key, val))
+	if errors.Is(err, errNoVote) {
+		return err // the disk has nothing to do with it
+	}
+	return g.check(fmt.Sprintf("keep %s", key), err)
 }
 
 func (g *guard) SetUint64(key []byte, val uint64) error {

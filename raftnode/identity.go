@@ -100,23 +100,31 @@ func (id *identity) cluster() string { return id.record().Cluster }
 // change keeps what f makes of the record. f must not change what is shared with
 // the record before: maps are replaced.
 func (id *identity) change(f func(*identityRecord)) error {
+	return id.whileOpen(func() error {
+		next := id.record()
+		f(&next)
+		if err := id.keep(next); err != nil {
+			return err
+		}
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		id.file = next
+		return nil
+	})
+}
+
+// whileOpen is for whoever writes into the data directory beside Raft: it is given
+// back when nobody does any more.
+func (id *identity) whileOpen(write func() error) error {
 	id.writing.Lock()
 	defer id.writing.Unlock()
 	if id.closed {
-		return fmt.Errorf("keep the server's identity: %w", os.ErrClosed)
+		return os.ErrClosed
 	}
-	next := id.record()
-	f(&next)
-	if err := id.keep(next); err != nil {
-		return err
-	}
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	id.file = next
-	return nil
+	return write()
 }
 
-// close waits for a change that is under way, and lets none begin.
+// close waits for whoever writes (whileOpen), and lets nobody begin.
 func (id *identity) close() {
 	id.writing.Lock()
 	defer id.writing.Unlock()

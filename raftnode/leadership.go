@@ -150,8 +150,11 @@ func (n *Node) WatchLeadership(ctx context.Context) <-chan Leadership {
 func (n *Node) IsLeader() bool { return n.raft.State() == raft.Leader }
 
 // Leader is the server that leads, as far as this one knows; "" if it knows
-// none.
+// none. Raft forgets one by its own timeout, which a server that waits has not.
 func (n *Node) Leader() (id, addr string) {
+	if n.waits.Load() && time.Since(n.raft.LastContact()) > n.c.HeartbeatTimeout {
+		return "", ""
+	}
 	a, i := n.raft.LeaderWithID()
 	return string(i), string(a)
 }

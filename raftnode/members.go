@@ -33,11 +33,11 @@ func compareIDs(a, b string) int { return cmp.Compare(a, b) }
 
 // Configuration is the servers of the cluster, by ID, as this one knows them.
 func (n *Node) Configuration() []Server {
-	_, leader := n.raft.LeaderWithID()
+	leader, _ := n.Leader()
 	var out []Server
 	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
 		out = append(out, Server{
-			ID: string(s.ID), Address: string(s.Address), NonVoter: s.Suffrage != raft.Voter, Leader: s.ID == leader,
+			ID: string(s.ID), Address: string(s.Address), NonVoter: s.Suffrage != raft.Voter, Leader: string(s.ID) == leader,
 		})
 	}
 	slices.SortFunc(out, func(a, b Server) int { return compareIDs(a.ID, b.ID) })
@@ -138,7 +138,7 @@ func (n *Node) RemoveServer(ctx context.Context, id string) error {
 		if err := n.TransferLeadership(ctx, ""); err != nil {
 			return fmt.Errorf("remove %s: %w", id, err)
 		}
-		return notLeader(n.raft)
+		return notLeader(n.Leader)
 	}
 	return n.change(ctx, "remove "+id, func(timeout time.Duration) raft.Future {
 		return n.raft.RemoveServer(raft.ServerID(id), 0, timeout)
@@ -167,7 +167,7 @@ const changeTimeout = 10 * time.Second
 
 func (n *Node) change(ctx context.Context, what string, f func(timeout time.Duration) raft.Future) error {
 	if !n.IsLeader() {
-		return notLeader(n.raft)
+		return notLeader(n.Leader)
 	}
 	timeout := changeTimeout
 	if d, ok := ctx.Deadline(); ok {
@@ -178,7 +178,7 @@ func (n *Node) change(ctx context.Context, what string, f func(timeout time.Dura
 	case err == nil:
 		return nil
 	case errors.Is(err, raft.ErrNotLeader):
-		return notLeader(n.raft)
+		return notLeader(n.Leader)
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: %w", what, unknown(err))
 	case errors.Is(err, raft.ErrEnqueueTimeout):
@@ -205,7 +205,7 @@ func (n *Node) await(ctx context.Context, wait func() error) error {
 // one whose log is longest. It returns once this server leads no more.
 func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 	if !n.IsLeader() {
-		return notLeader(n.raft)
+		return notLeader(n.Leader)
 	}
 	f := func() raft.Future { return n.raft.LeadershipTransfer() }
 	if id != "" {

@@ -49,7 +49,8 @@ type Node struct {
 
 	fatal    chan error
 	started  atomic.Bool
-	waits    atomic.Bool   // for a leader, without a timeout: see holdsAgain
+	waits    atomic.Bool   // for a leader, without a timeout (waiting.go)
+	weighing chan struct{} // whether it waits is to be looked at again
 	up       chan struct{} // closed when it has started
 	failOnce sync.Once
 	failed   atomic.Bool
@@ -83,7 +84,7 @@ func Open(c Config, state *fsm.State) (*Node, error) {
 	n := &Node{
 		c: c, logger: c.Logger.Named("raft"), state: state, clock: clock.New(c.Clock),
 		fatal: make(chan error, 1), dead: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
-		up: make(chan struct{}),
+		up: make(chan struct{}), weighing: make(chan struct{}, 1),
 	}
 	var err error
 	if n.metrics, err = newMetrics(c.Registerer); err != nil {
@@ -153,7 +154,7 @@ func (n *Node) start(store *storage) (err error) {
 	n.guard = newGuard(kept, n.id.where(), n.fail, n.metrics)
 	hang := n.guard.hang
 	n.disk.hangs.Store(&hang)
-	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries}
+	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries, mayMake: n.promises.mayVote}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
 		return err
 	}
@@ -177,20 +178,21 @@ func (n *Node) start(store *storage) (err error) {
 		return err
 	}
 	n.guard.live.Store(true)
-	n.proposer = newProposer(n.c, n.raft, n.state, n.clock, n.metrics)
+	n.proposer = newProposer(n.c, n.raft, n.Leader, n.state, n.clock, n.metrics)
 	n.confirmer = newConfirmer(n)
 	n.guard.setStored(n.wrote)
 	n.tasks.Go(n.office.run)
 	n.tasks.Go(func() { n.heard.observe(n) })
+	n.tasks.Go(n.weigh)
 	if n.inlet != nil {
 		n.tasks.Go(func() { n.inlet.run(n.dead) })
 		n.tasks.Go(n.succession.run)
 	}
 	n.started.Store(true)
 	close(n.up)
-	n.holdsAgain() // as may have been written meanwhile
-	n.reminded()   // as it may have been before
-	if err := errors.Join(n.guard.err(), n.machine.err()); err != nil {
+	n.reweigh() // as others may have told it something meanwhile
+	followed := n.promises.follows(n.servers())
+	if err := errors.Join(n.guard.err(), n.machine.err(), followed); err != nil {
 		n.fail(err) // it happened while nobody could be told
 	}
 	if n.c.DataDir != "" {
@@ -258,54 +260,6 @@ func (n *Node) checkNoGap(snaps raft.SnapshotStore) error {
 	return nil
 }
 
-// checkLost tells of what this server has acknowledged and has not any more, neither in its log nor in its newest snapshot, which
-// is all that there is between the recovery from a lost quorum and the next entry. The others give it back, if there are others.
-func (n *Node) checkLost() error {
-	acknowledged, have, lost := n.promises.lost()
-	if !lost {
-		return nil
-	}
-	if n.promises.record().Alone {
-		return &DamagedFileError{filepath.Join(n.id.where(), raftDir), fmt.Sprintf(
-			"has lost entries: the log reaches up to %s, and this server, the only one of its cluster that has a vote, had acknowledged up to %s", have, acknowledged),
-			fmt.Sprintf("restore a snapshot in a new cluster (berth operator snapshot restore), or, to go on with what is there, write the server into %s", n.peersFile())}
-	}
-	n.logger.Warn("this server has lost entries that it had acknowledged; it has no vote until the others have given them back",
-		"log", have, "acknowledged", acknowledged)
-	n.waits.Store(true)
-	return nil
-}
-
-// waitsFor is the timeout of a server that is to have none.
-const waitsFor = 50 * 365 * 24 * time.Hour
-
-// holdsAgain lets a server stand for election once it holds again what it had acknowledged. Until then it waits for a leader without a timeout: the gate lets
-// none of its requests for votes through, but the configuration that it has read, or one that it gets back on the way, may be of a time when it
-// was alone, and by such a one its own vote is enough.
-func (n *Node) holdsAgain() {
-	if !n.waits.Load() || n.promises.mayVote() != nil || !n.waits.CompareAndSwap(true, false) {
-		return
-	}
-	n.tasks.Go(func() {
-		<-n.up
-		c := n.raft.ReloadableConfig()
-		c.HeartbeatTimeout, c.ElectionTimeout = n.c.HeartbeatTimeout, n.c.ElectionTimeout
-		if err := n.raft.ReloadConfig(c); err != nil {
-			n.fail(fmt.Errorf("this server has its log again, and can not go by its timeouts: %w", err))
-		}
-	})
-}
-
-// reminded is called when another server knows that this one had acknowledged more than it has. Where by its own data no other has a vote it may lead already,
-// and ends: when it starts again it knows, and waits.
-func (n *Node) reminded() {
-	if !n.started.Load() || n.waits.Load() || n.promises.mayVote() == nil || !votesAlone(n.raft.GetConfiguration().Configuration(), n.c.ID) {
-		return
-	}
-	n.fail(fmt.Errorf("this server's data are of an earlier time, when no other server had a vote: %w; start it again, and it gets the rest from the others",
-		n.promises.mayVote()))
-}
-
 // makesEntries reports whether what Raft stores now is of this server's own making.
 func (n *Node) makesEntries() bool {
 	<-n.up
@@ -313,6 +267,11 @@ func (n *Node) makesEntries() bool {
 }
 
 func (n *Node) openTransport() error {
+	defer func() {
+		if n.transport != nil {
+			n.promises.own = n.transport.EncodePeer(raft.ServerID(n.c.ID), n.transport.LocalAddr())
+		}
+	}()
 	if n.c.Transport != nil {
 		n.transport = newGate(n.c.Transport, n.promises, n.reach, n.logger)
 		return nil
@@ -346,12 +305,12 @@ func closeTransport(t raft.Transport) error {
 // installed is told of a snapshot that was sent and has taken the place of everything.
 func (n *Node) installed(at position) {
 	n.promises.holdsOnly(at)
-	n.holdsAgain()
+	n.reweigh()
 }
 
 // wrote is told of every write of entries.
 func (n *Node) wrote(logs []*raft.Log) {
-	n.holdsAgain()
+	n.reweigh()
 	n.proposer.wrote(logs)
 	if n.logBytes.Add(sizeOf(logs)) < n.c.SnapshotLogBytes || !n.snapshotting.CompareAndSwap(false, true) {
 		return
@@ -454,7 +413,7 @@ func (n *Node) ProposeAsync(ps ...fsm.Proposal) (*Future, error) {
 		return nil, errors.New("propose: no commands")
 	}
 	if !n.IsLeader() {
-		return nil, notLeader(n.raft)
+		return nil, notLeader(n.Leader)
 	}
 	if n.clock.NowUnixNano() == 0 {
 		return nil, &NotLeaderError{} // it does not lead yet: there is no time to stamp an entry with

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -51,6 +52,7 @@ func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.
 // It implements raft.StableStore for the three values that Raft keeps.
 type promises struct {
 	self   string    // the server's name
+	own    []byte    // itself as a candidate
 	file   disk.File // nil: in memory
 	noSync bool
 	terms  terms
@@ -270,7 +272,7 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 			alone, servers = votesAlone(raft.DecodeConfiguration(l.Data), p.self), true
 		}
 	}
-	return p.change(false, func(r *promisesRecord) {
+	return p.change(servers, func(r *promisesRecord) {
 		p.have = at // at once with the other: in between something would seem to be lost
 		if r.Acknowledged.before(at) {
 			r.Replacing, r.Whole = false, 0
@@ -293,6 +295,16 @@ func (p *promises) replace(first uint64) error {
 		return nil
 	}
 	return p.change(true, func(r *promisesRecord) { r.Replacing, r.Whole = true, first-1 })
+}
+
+// found is what the log reaches up to at the start. It may have been acknowledged, though after a loss of power the promises may be of the second before.
+func (p *promises) found(at position) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.have = at
+	if p.kept.Acknowledged.before(at) {
+		p.kept.Acknowledged, p.kept.Replacing, p.kept.Whole = at, false, 0
+	}
 }
 
 // holds notes that a snapshot or the log reaches up to a position.
@@ -327,13 +339,26 @@ func (p *promises) lost() (acknowledged, have position, yes bool) {
 }
 
 // admit makes this server one that may have acknowledged the log up to a
-// position: it has no vote until it holds that.
-func (p *promises) admit(at position) error {
+// position: it has no vote until it holds that. others: another server has a vote.
+func (p *promises) admit(at position, others bool) error {
 	return p.change(true, func(r *promisesRecord) {
 		if r.Acknowledged.before(at) {
+			if !r.Replacing { // of all that this adds nothing is stored, and a write of it may be under way
+				r.Replacing, r.Whole = true, r.Acknowledged.Index
+			}
 			r.Acknowledged = at
 		}
+		r.Alone = r.Alone && !others
 	})
+}
+
+// follows is told the configuration that a server begins with. What one begins with that lacks something is of an earlier time.
+func (p *promises) follows(c raft.Configuration) error {
+	alone := votesAlone(c, p.self)
+	if _, _, lost := p.lost(); lost || p.record().Alone == alone {
+		return nil
+	}
+	return p.change(true, func(r *promisesRecord) { r.Alone = alone && !p.have.before(r.Acknowledged) })
 }
 
 // resign gives up what is lost: an operator has decided to go on without it.
@@ -356,6 +381,11 @@ func unknownKey(key []byte) error { return fmt.Errorf("the server's promises hav
 func (p *promises) Set(key, val []byte) error {
 	switch string(key) {
 	case keyLastVoteCand:
+		if bytes.Equal(val, p.own) {
+			if err := p.mayVote(); err != nil {
+				return err
+			}
+		}
 		return p.change(true, func(r *promisesRecord) { r.Vote = append([]byte(nil), val...) })
 	case keyCurrentTerm, keyLastVoteTerm:
 		if len(val) == 8 {

@@ -27,6 +27,7 @@ import (
 type proposer struct {
 	c       Config
 	raft    *raft.Raft
+	leader  func() (id, addr string) // who leads, as far as is known
 	state   *fsm.State
 	clock   *clock.Clock
 	metrics *metrics
@@ -84,9 +85,9 @@ func (p piece) last() bool { return p.to == len(p.f.parts) }
 
 func (e *entry) unblock() { e.once.Do(func() { close(e.written) }) }
 
-func newProposer(c Config, r *raft.Raft, state *fsm.State, now *clock.Clock, m *metrics) *proposer {
+func newProposer(c Config, r *raft.Raft, leader func() (id, addr string), state *fsm.State, now *clock.Clock, m *metrics) *proposer {
 	p := &proposer{
-		c: c, raft: r, state: state, clock: now, metrics: m, pace: newPace(),
+		c: c, raft: r, leader: leader, state: state, clock: now, metrics: m, pace: newPace(),
 		wake:     make(chan struct{}, 1),
 		inFlight: make(chan *entry, c.MaxInFlight),
 		dead:     make(chan struct{}),
@@ -390,16 +391,16 @@ func (p *proposer) explain(e *entry, err error) error {
 	case never:
 		return err
 	case errors.Is(err, raft.ErrNotLeader):
-		return notLeader(p.raft)
+		return notLeader(p.leader)
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return &NotLeaderError{} // there is going to be one
 	}
 	return unknown(err)
 }
 
-func notLeader(r *raft.Raft) error {
-	addr, id := r.LeaderWithID()
-	return &NotLeaderError{LeaderID: string(id), LeaderAddr: string(addr)}
+func notLeader(leader func() (id, addr string)) error {
+	id, addr := leader()
+	return &NotLeaderError{LeaderID: id, LeaderAddr: addr}
 }
 
 // close stops taking proposals. What was not taken up yet was not proposed.

@@ -21,6 +21,8 @@ type reach struct {
 type reached struct {
 	Incarnation string   `json:"incarnation"`
 	At          position `json:"at"`
+	// Others: another server than that one has a vote. It is filled in when it is told.
+	Others bool `json:"others,omitempty"`
 }
 
 func newReach(id *identity) *reach { return &reach{id: id, servers: map[string]reached{}} }
@@ -34,7 +36,7 @@ func (r *reach) note(server string, at position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.servers[server]; known.Incarnation != met.Incarnation || known.At.before(at) {
-		r.servers[server] = reached{met.Incarnation, at}
+		r.servers[server] = reached{Incarnation: met.Incarnation, At: at}
 	}
 }
 
@@ -57,14 +59,28 @@ func (r *reach) of(server string) *reached {
 
 // remind is told what another server knows of this one. What this one does not know itself any more is its promise again.
 func (s *stream) remind(known *reached) error {
-	if known == nil || known.Incarnation != s.id.record().Incarnation || !s.promises.record().Acknowledged.before(known.At) {
+	acknowledged := s.promises.record().Acknowledged
+	if known == nil || known.Incarnation != s.id.record().Incarnation {
 		return nil
 	}
+	at := known.At
+	if !acknowledged.before(at) {
+		// Who alone has a vote may have begun a term by itself before anybody told it, and what it has written in that is not what is missing.
+		if at.Index <= acknowledged.Index || !votesAlone(s.servers(), s.self) {
+			return nil
+		}
+		at.Term = acknowledged.Term
+	}
 	s.logger.Warn("this server's data are of an earlier time: it has no vote until it has again what it had acknowledged",
-		"acknowledged", s.promises.record().Acknowledged, "known to others", known.At)
-	err := s.promises.admit(known.At)
+		"acknowledged", acknowledged, "known to others", known.At)
+	return s.admitted(at, known.Others)
+}
+
+// admitted makes a promise of what this server may have acknowledged.
+func (s *stream) admitted(at position, others bool) error {
+	err := s.promises.admit(at, others)
 	if err == nil {
-		s.reminded()
+		s.reweigh()
 	}
 	return err
 }

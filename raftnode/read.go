@@ -24,7 +24,7 @@ func (n *Node) ReadIndex(ctx context.Context) (uint64, error) {
 			return n.confirmer.confirm(ctx, l.Term)
 		}
 		if !n.IsLeader() {
-			return 0, notLeader(n.raft)
+			return 0, notLeader(n.Leader)
 		}
 		select {
 		case <-changed:
@@ -89,7 +89,7 @@ func (c *confirmer) confirm(ctx context.Context, term uint64) (uint64, error) {
 		return 0, ErrShutdown
 	}
 	if c.waiting != nil && c.waiting.term != term {
-		c.waiting.finish(notLeader(c.n.raft)) // of an older leadership
+		c.waiting.finish(notLeader(c.n.Leader)) // of an older leadership
 		c.waiting = nil
 	}
 	if c.waiting == nil {
@@ -134,14 +134,14 @@ func (c *confirmer) run() {
 func (c *confirmer) do(r *round) {
 	r.index = c.n.raft.CommitIndex()
 	if !c.leads(r.term) {
-		r.finish(notLeader(c.n.raft))
+		r.finish(notLeader(c.n.Leader))
 		return
 	}
 	c.ask(r)
 	for {
 		l, changed := c.n.office.get()
 		if !l.Leader || l.Term != r.term {
-			r.finish(notLeader(c.n.raft))
+			r.finish(notLeader(c.n.Leader))
 		}
 		select {
 		case <-r.done:
@@ -217,7 +217,7 @@ func (c *confirmer) count(r *round, ok bool) {
 	switch {
 	case r.missing <= 0:
 		if !c.leads(r.term) {
-			r.finish(notLeader(c.n.raft))
+			r.finish(notLeader(c.n.Leader))
 			return
 		}
 		r.finish(nil)

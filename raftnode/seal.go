@@ -85,6 +85,8 @@ type sealedLog struct {
 	// making is whether what is stored now is of this server's own making:
 	// anything else must bear a seal.
 	making func() bool
+	// mayMake is nil, or why it must make none.
+	mayMake func() error
 }
 
 // GetLog implements raft.LogStore. A leader sends what it reads here.
@@ -110,6 +112,9 @@ func (s *sealedLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log
 func (s *sealedLog) StoreLogs(logs []*raft.Log) error {
 	check := checkSeal
 	if s.making() {
+		if err := s.mayMake(); err != nil {
+			return s.guard.stop(fmt.Errorf("this server leads by data of an earlier time: %w", err))
+		}
 		check = seal
 	}
 	for _, l := range logs {

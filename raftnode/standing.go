@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// errNoVote is why a server that has lost something neither votes nor stands.
-var errNoVote = errors.New("this server has lost entries that it had acknowledged, and has no vote until it has them again")
+// errNoVote is why a server that lacks something neither votes nor stands.
+var errNoVote = errors.New("this server lacks entries that it may have acknowledged, and has no vote until it has them")
 
 // Who may vote, and who counts as whom.
 //
@@ -37,7 +37,8 @@ var errNoVote = errors.New("this server has lost entries that it had acknowledge
 //	                as wiped
 //	the put back    as a whole to an earlier time, with its promises of then, looks to itself like the member that it was. Whoever
 //	                has heard since that it had acknowledged more tells it, and it is an amnesiac (reach.go). If all who have
-//	                heard of it have been started again meanwhile, nobody knows.
+//	                heard of it have been started again meanwhile, nobody knows. If it had the only vote then, it may lead already,
+//	                and ends (waiting.go)
 //	the founders    were admitted before there was a log: nobody has acknowledged
 //	                anything, as long as the first leader leads for the first time
 //	                and has never talked to them
@@ -160,7 +161,7 @@ func (p *promises) mayVote() error {
 	if !lost {
 		return nil
 	}
-	return fmt.Errorf("%w: it has its log up to %s, and had acknowledged up to %s", errNoVote, have, acknowledged)
+	return fmt.Errorf("%w: it has its log up to %s, and may have acknowledged up to %s", errNoVote, have, acknowledged)
 }
 
 // host is what a server goes by when it dials another one, or is told to take one in.
@@ -229,7 +230,7 @@ func (n *Node) admission(to string) *position {
 // it.
 func (n *Node) checkNewcomer(id, addr string) error {
 	if !n.IsLeader() {
-		return notLeader(n.raft)
+		return notLeader(n.Leader)
 	}
 	if n.stream == nil || id == n.c.ID {
 		return nil

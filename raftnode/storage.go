@@ -145,7 +145,7 @@ func (s *storage) openLog(c Config, watched *watchedDisk, dir string) error {
 	if err := log.GetLog(last, &l); err != nil {
 		return fmt.Errorf("read the log in %s: %w", path, err)
 	}
-	s.holds(position{l.Term, last})
+	s.found(position{l.Term, last})
 	return nil
 }
 

@@ -69,8 +69,9 @@ type stream struct {
 	admission func(server string) *position
 	// lost is told of a server of the configuration that has lost its data.
 	lost func(server string)
-	// reminded is called when another server knows more of this one's promises than it did itself.
-	reminded func()
+	// reweigh is called when this server may have acknowledged more than it knew, and servers gives the configuration.
+	reweigh func()
+	servers func() raft.Configuration
 	// ended is told that a connection of another server has ended, and agree
 	// answers whether a leader is gone.
 	ended  func(server string)
@@ -96,7 +97,7 @@ var _ raft.StreamLayer = (*stream)(nil)
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
 		listener: l, addr: addr, tls: n.c.TLS, id: n.id, promises: n.promises, reach: n.reach, self: n.c.ID,
-		nameOf: n.serverAt, admission: n.admission, lost: n.restock, reminded: n.reminded,
+		nameOf: n.serverAt, admission: n.admission, lost: n.restock, reweigh: n.reweigh, servers: n.servers,
 		ended: n.succession.ended, agree: n.succession.agree, logger: n.logger, conns: map[net.Conn]struct{}{},
 		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},
 	}

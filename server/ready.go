@@ -57,6 +57,8 @@ func (s *Server) missing() string {
 		}
 	}
 	switch {
+	case s.node.Waits():
+		return fmt.Sprintf("server %s lacks entries that it may have acknowledged, and waits for a leader who gives them to it", s.config.Name)
 	case len(silent) == 0:
 		return "the servers answer each other, and elect one"
 	case len(silent) == 1:

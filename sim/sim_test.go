@@ -59,8 +59,8 @@ const memoryLimit = 8 << 30
 // round in one that takes more, without a word. A dense minute takes some seconds.
 func processorTime(minutes int) uint64 { return uint64(300 + 30*minutes) }
 
-// godebug spares a world's handshakes what keeps them secret from machines of the future.
-const godebug = "GODEBUG=tlsmlkem=0"
+// godebug spares a world's handshakes what keeps them secret from machines of the future, and its allocations a profile that nobody reads.
+const godebug = "GODEBUG=tlsmlkem=0,memprofilerate=0"
 
 // result is what one world says of itself.
 type result struct {

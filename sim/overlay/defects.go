@@ -186,6 +186,10 @@ func covers() []Mutant {
 	return []Mutant{
 		{"acknowledged-not-kept", "nobody tells it what it has acknowledged", Edit{"raftnode/reach.go",
 			"\tif known == nil || known.Incarnation", "\tif ON || known == nil || known.Incarnation"}},
+		{"amnesiac-leads-alone", "its own vote counts", Edit{"raftnode/promises.go",
+			"\t\tif bytes.Equal(val, p.own) {\n", "\t\tif bytes.Equal(val, p.own) && !ON {\n"}},
+		{"amnesiac-leads-alone", "it writes what it likes", Edit{"raftnode/seal.go",
+			"\tif s.making() {\n\t\tif err := s.mayMake(); err != nil {\n", "\tif s.making() {\n\t\tif err := s.mayMake(); err != nil && !ON {\n"}},
 		{"times-pass-at-the-begin", "a controller that begins late", Edit{"workloads/controllers.go",
 			"// controller is one of Kubernetes' controllers.\n",
 			"type mutantLate struct{ controller }\n\nfunc (l mutantLate) Run(ctx context.Context, workers int) {\n\tselect {\n\tcase <-time.After(time.Minute):\n\t\tl.controller.Run(ctx, workers)\n" +
