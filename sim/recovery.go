@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,6 +48,7 @@ func (w *World) goOnWith(left *machine, d time.Duration) {
 		}
 	}
 	w.story.tell("world", "a quorum is lost, %s is left", left.name)
+	w.then = nil
 	w.after(min(d, 10*time.Second), func() {
 		left.platter.Fill(false) // whoever has a disk that is full makes room first
 		if err := left.writePeers(); err != nil {
@@ -59,7 +61,12 @@ func (w *World) goOnWith(left *machine, d time.Duration) {
 
 // join lets servers come to one, when it leads, one at a time.
 func (w *World) join(to *machine, rest []*machine) {
+	if w.then == nil && to.leads() {
+		w.then = to.platter.Copy(rand.New(rand.NewPCG(w.config.Seed, uint64(100*len(w.servers)+to.lives))))
+	}
 	switch {
+	case len(rest) == 0 && w.config.Seed%8 == 0:
+		w.putBack(to, 80)
 	case len(rest) == 0:
 		w.forgetSince(to, 80)
 	case rest[0] == to || rest[0].server != nil:
@@ -83,6 +90,20 @@ func (w *World) forgetSince(m *machine, times int) {
 	}
 	w.loseLog(m)
 	w.cutOff(m.name, 4*w.config.Pace.beat)
+}
+
+// putBack puts the directory of the server that went on alone back to when it was alone. By that it would lead, and the others tell it in time, which know more of it.
+func (w *World) putBack(m *machine, times int) {
+	if !w.wellSince(0) {
+		if times > 0 {
+			w.after(step, func() { w.putBack(m, times-1) })
+		}
+		return
+	}
+	m.kill(false)
+	m.platter, m.term = w.then, 0
+	w.story.tell(m.name, "has its directory put back to when it was alone")
+	w.after(step, func() { w.restart(m) })
 }
 
 // writePeers writes that a server is the only one.

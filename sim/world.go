@@ -59,7 +59,8 @@ type World struct {
 	servers []*machine
 	workers []*node
 	faults  int
-	losing  bool // one is about to lose its log
+	losing  bool             // one is about to lose its log
+	then    *platter.Platter // the disk of who went on alone, when it was alone
 	// operator takes servers out of the cluster.
 	operator *user
 	tasks    []task

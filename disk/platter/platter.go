@@ -67,6 +67,25 @@ func New(r *rand.Rand, directories ...string) *Platter {
 	return p
 }
 
+// Copy is a disk that has what everybody sees on this one now, as whoever saves a machine's disk has it. What it loses with the power follows from r.
+func (p *Platter) Copy(r *rand.Rand) *Platter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &Platter{rand: r, root: p.root.copy()}
+}
+
+func (n *inode) copy() *inode {
+	if !n.dir {
+		return &inode{seen: n.seen.clone(), synced: n.seen.clone()}
+	}
+	out := newDir()
+	for name, child := range n.names { // their order does not matter
+		c := child.copy()
+		out.names[name], out.kept[name] = c, c
+	}
+	return out
+}
+
 func newDir() *inode { return &inode{dir: true, names: map[string]*inode{}, kept: map[string]*inode{}} }
 
 // Fill makes a disk one that takes no more, or gives it room again.

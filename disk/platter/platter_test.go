@@ -186,3 +186,25 @@ func TestRest(t *testing.T) {
 		t.Errorf("it was told of %q", woken)
 	}
 }
+
+// TestCopy: a copy has what was there, and neither sees what the other writes.
+func TestCopy(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	p := New(r, "data")
+	files := atomicfile.Files{Disk: p.Mount()}
+	must(t, files.Mkdir("/data/raft", 0o700))
+	must(t, files.Write("/data/raft/log", []byte("then"), 0o600))
+	then := p.Copy(r)
+	must(t, files.Write("/data/raft/log", []byte("since"), 0o600))
+	copied := atomicfile.Files{Disk: then.Mount()}
+	must(t, copied.Write("/data/raft/else", nil, 0o600))
+	then.LosePower()
+	for want, from := range map[string]disk.Disk{"then": then.Mount(), "since": p.Mount()} {
+		if b, err := disk.ReadFile(from, "/data/raft/log", 100); err != nil || string(b) != want {
+			t.Errorf("%q, %v; it was %q", b, err, want)
+		}
+	}
+	if _, err := p.Mount().Lstat("/data/raft/else"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was written to the copy: %v", err)
+	}
+}
