@@ -137,9 +137,12 @@ func TestPutBackToWhenItWasAlone(t *testing.T) {
 			remind(t, n, had, true)
 			return again(t, c, n)
 		},
-		"as it begins to lead": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
-			n.promises.own = nil // it has its vote already
-			must(t, n.promises.admit(had, true))
+		"when it leads, and it is told of by what it writes": func(t *testing.T, c *cluster, n *testNode, had position) *testNode {
+			c.eventually("it to lead", n.IsLeader)
+			must(t, n.promises.admit(position{n.Term(), had.Index}, true))
+			if _, _, err := n.Propose(c.ctx(), create("alone", "1")); err == nil {
+				t.Error("it has written something of its own")
+			}
 			return again(t, c, n)
 		},
 	} {
@@ -166,6 +169,21 @@ func TestPutBackToWhenItWasAlone(t *testing.T) {
 			})
 		})
 	}
+	t.Run("an operator has gone on without what it had", func(t *testing.T) {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			c, had := putBack(t, dir)
+			n := c.start("a")
+			must(t, n.promises.admit(had, true))
+			must(t, n.promises.resign(true))
+			c.eventually("it to lead", n.IsLeader)
+			remind(t, n, had, true)
+			must(t, n.promises.mayVote())
+			if _, _, err := n.Propose(c.ctx(), create("alone", "1")); err != nil {
+				t.Error(err)
+			}
+		})
+	})
 	t.Run("the others have no vote", func(t *testing.T) {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {

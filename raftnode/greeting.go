@@ -65,11 +65,15 @@ func (s *stream) greet(conn net.Conn, to string, admit *position) error {
 	if err != nil {
 		return err
 	}
-	if err := s.id.record().judgeAnswer(mine, theirs); err != nil {
-		return err
+	refused := s.id.record().judgeAnswer(mine, theirs)
+	if refused != nil && theirs.Cluster != mine.Cluster {
+		return refused
 	}
 	if err := checkCertificate(conn, theirs.Server); err != nil {
-		return err
+		return errors.Join(refused, err)
+	}
+	if refused != nil {
+		return errors.Join(refused, s.remind(theirs.Known)) // which may be why
 	}
 	return s.meet(theirs)
 }
@@ -176,6 +180,9 @@ func (s *stream) accept(theirs hello) error {
 		return v.refuse
 	}
 	if v.admit != nil {
+		if leader := s.leader(); leader != "" && leader != theirs.Server {
+			return fmt.Errorf("server %q would take this one in, which follows server %q: data of one of the two are of an earlier time", theirs.Server, leader)
+		}
 		// The promise first: who belongs to a cluster knows how far it may have
 		// acknowledged.
 		if err := s.admitted(*v.admit, true); err != nil {

@@ -159,6 +159,15 @@ func (n *Node) Leader() (id, addr string) {
 	return string(i), string(a)
 }
 
+// heardLeader is Leader, of one that was heard within the timeout, or this one.
+func (n *Node) heardLeader() string {
+	if !n.started.Load() || !n.IsLeader() && time.Since(n.raft.LastContact()) > n.c.HeartbeatTimeout {
+		return ""
+	}
+	id, _ := n.Leader()
+	return id
+}
+
 // Term is Raft's current term on this server.
 func (n *Node) Term() uint64 { return n.raft.CurrentTerm() }
 

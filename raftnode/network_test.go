@@ -297,7 +297,7 @@ func TestGreetings(t *testing.T) {
 		id := &identity{file: identityRecord{Server: name, Cluster: cluster, copyOf: copyOf{Incarnation: "of " + name}}}
 		return &stream{
 			listener: tcpListener{}, tls: tls, id: id, promises: new(promises), reach: newReach(id), self: name, nameOf: func(string) string { return to },
-			admission: func(string) *position { return nil }, lost: func(string) {}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, logger: testLogger(), conns: map[net.Conn]struct{}{},
+			admission: func(string) *position { return nil }, lost: func(string) {}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger(), conns: map[net.Conn]struct{}{},
 		}
 	}
 	for name, c := range map[string]struct {

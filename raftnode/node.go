@@ -267,11 +267,6 @@ func (n *Node) makesEntries() bool {
 }
 
 func (n *Node) openTransport() error {
-	defer func() {
-		if n.transport != nil {
-			n.promises.own = n.transport.EncodePeer(raft.ServerID(n.c.ID), n.transport.LocalAddr())
-		}
-	}()
 	if n.c.Transport != nil {
 		n.transport = newGate(n.c.Transport, n.promises, n.reach, n.logger)
 		return nil

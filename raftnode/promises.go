@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,7 +51,6 @@ func (p position) String() string { return fmt.Sprintf("entry %d of term %d", p.
 // It implements raft.StableStore for the three values that Raft keeps.
 type promises struct {
 	self   string    // the server's name
-	own    []byte    // itself as a candidate
 	file   disk.File // nil: in memory
 	noSync bool
 	terms  terms
@@ -83,6 +81,9 @@ type promisesRecord struct {
 	// acknowledged: a write behind it may be cut off.
 	Replacing bool   `json:"replacing,omitempty"`
 	Whole     uint64 `json:"whole,omitempty"`
+	// GivenUp is the last entry that was acknowledged and need not be held any more: an operator has gone on without it, or a leader of a later term
+	// has replaced what reached further.
+	GivenUp position `json:"givenUp"`
 	// Alone: in the last configuration that was stored no other server has a vote, so that none
 	// would lead and give back what is lost.
 	Alone bool `json:"alone,omitempty"`
@@ -275,6 +276,9 @@ func (p *promises) acknowledge(logs []*raft.Log) error {
 	return p.change(servers, func(r *promisesRecord) {
 		p.have = at // at once with the other: in between something would seem to be lost
 		if r.Acknowledged.before(at) {
+			if at.Index < r.Acknowledged.Index {
+				r.GivenUp = r.Acknowledged
+			}
 			r.Replacing, r.Whole = false, 0
 		} else if r.Replacing {
 			r.Whole = at.Index
@@ -364,6 +368,9 @@ func (p *promises) follows(c raft.Configuration) error {
 // resign gives up what is lost: an operator has decided to go on without it.
 func (p *promises) resign(alone bool) error {
 	return p.change(true, func(r *promisesRecord) {
+		if r.GivenUp.before(r.Acknowledged) {
+			r.GivenUp = r.Acknowledged
+		}
 		r.Acknowledged, r.Alone = p.have, alone
 		r.Replacing, r.Whole = false, 0
 	})
@@ -381,10 +388,9 @@ func unknownKey(key []byte) error { return fmt.Errorf("the server's promises hav
 func (p *promises) Set(key, val []byte) error {
 	switch string(key) {
 	case keyLastVoteCand:
-		if bytes.Equal(val, p.own) {
-			if err := p.mayVote(); err != nil {
-				return err
-			}
+		// Whoever it is for: what was let through by the gate may have been on its way when this server was told what it lacks.
+		if err := p.mayVote(); err != nil {
+			return err
 		}
 		return p.change(true, func(r *promisesRecord) { r.Vote = append([]byte(nil), val...) })
 	case keyCurrentTerm, keyLastVoteTerm:

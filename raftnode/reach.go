@@ -59,20 +59,20 @@ func (r *reach) of(server string) *reached {
 
 // remind is told what another server knows of this one. What this one does not know itself any more is its promise again.
 func (s *stream) remind(known *reached) error {
-	acknowledged := s.promises.record().Acknowledged
-	if known == nil || known.Incarnation != s.id.record().Incarnation {
+	mine := s.promises.record()
+	if known == nil || known.Incarnation != s.id.record().Incarnation || !mine.GivenUp.before(known.At) {
 		return nil
 	}
 	at := known.At
-	if !acknowledged.before(at) {
+	if !mine.Acknowledged.before(at) {
 		// Who alone has a vote may have begun a term by itself before anybody told it, and what it has written in that is not what is missing.
-		if at.Index <= acknowledged.Index || !votesAlone(s.servers(), s.self) {
+		if at.Index <= mine.Acknowledged.Index || !votesAlone(s.servers(), s.self) {
 			return nil
 		}
-		at.Term = acknowledged.Term
+		at.Term = mine.Acknowledged.Term
 	}
 	s.logger.Warn("this server's data are of an earlier time: it has no vote until it has again what it had acknowledged",
-		"acknowledged", acknowledged, "known to others", known.At)
+		"acknowledged", mine.Acknowledged, "known to others", known.At)
 	return s.admitted(at, known.Others)
 }
 

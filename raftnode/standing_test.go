@@ -133,8 +133,8 @@ func outcome(err error) string {
 
 func (s *standings) greet(from, to, asked string, admit *position) error {
 	a, b := s.servers[from], s.servers[to]
-	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, logger: testLogger()}
-	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, logger: testLogger()}
+	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger()}
+	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger()}
 	mine := dialler.helloTo(asked)
 	mine.To, mine.Admit = asked, admit
 	refusal := answerer.accept(mine)

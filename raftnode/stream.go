@@ -72,6 +72,8 @@ type stream struct {
 	// reweigh is called when this server may have acknowledged more than it knew, and servers gives the configuration.
 	reweigh func()
 	servers func() raft.Configuration
+	// leader is the server that leads, this one or one that it has heard of within its timeout; "" if there is none.
+	leader func() string
 	// ended is told that a connection of another server has ended, and agree
 	// answers whether a leader is gone.
 	ended  func(server string)
@@ -97,7 +99,7 @@ var _ raft.StreamLayer = (*stream)(nil)
 func newStream(l Listener, addr net.Addr, n *Node) *stream {
 	return &stream{
 		listener: l, addr: addr, tls: n.c.TLS, id: n.id, promises: n.promises, reach: n.reach, self: n.c.ID,
-		nameOf: n.serverAt, admission: n.admission, lost: n.restock, reweigh: n.reweigh, servers: n.servers,
+		nameOf: n.serverAt, admission: n.admission, lost: n.restock, reweigh: n.reweigh, servers: n.servers, leader: n.heardLeader,
 		ended: n.succession.ended, agree: n.succession.agree, logger: n.logger, conns: map[net.Conn]struct{}{},
 		mine: Addresses{RPC: n.c.RPCAddr, HTTP: n.c.HTTPAddr}, introduced: map[string]Addresses{},
 	}

@@ -85,12 +85,12 @@ func (s *succession) leader() string {
 	if !s.n.started.Load() {
 		return ""
 	}
-	_, id := s.n.raft.LeaderWithID()
+	id, _ := s.n.Leader()
 	self, ok := s.n.server(s.n.c.ID)
-	if !ok || self.NonVoter || s.n.raft.State() != raft.Follower {
+	if !ok || self.NonVoter || s.n.Waits() || s.n.raft.State() != raft.Follower {
 		return ""
 	}
-	return string(id)
+	return id
 }
 
 // gone finds out whether a server's process is gone.

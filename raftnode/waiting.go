@@ -10,7 +10,7 @@ import (
 
 // A server that lacks what it may have acknowledged has no vote (standing.go): no request for one passes the gate. But its own vote needs no request, and
 // it is enough where by the configuration that it has read, or gets back on the way, it is the only one that has a vote. So it waits for a leader without a
-// timeout (weigh), keeps no vote for itself (promises.Set), and, should it lead nevertheless, stores no entry of its own (sealedLog).
+// timeout (weigh), keeps no vote (promises.Set), and, should it lead nevertheless, stores no entry of its own (sealedLog).
 
 // waitsFor is the timeout of a server that is to have none.
 const waitsFor = 50 * 365 * 24 * time.Hour

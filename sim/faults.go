@@ -409,7 +409,7 @@ func (w *World) wellSince(d time.Duration) bool {
 		return false
 	}
 	for _, o := range w.servers {
-		if o.server == nil || o.dying || o.hasFailed() != nil || o.disk.IsDead() || time.Since(o.began) < d || o.server.View().Index()+50 < w.newest() ||
+		if o.server == nil || o.dying || o.hasFailed() != nil || o.disk.IsDead() || time.Since(o.began) < d || o.server.View().Index()+ahead < w.newest() ||
 			o.server.Role() == "learner" {
 			return false
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-dev/berth/disk/platter"
 )
 
 // loseQuorum takes all servers but one, with their disks, and does what the documents say then: that one goes on alone, and
@@ -65,10 +67,10 @@ func (w *World) join(to *machine, rest []*machine) {
 		w.then = to.platter.Copy(rand.New(rand.NewPCG(w.config.Seed, uint64(100*len(w.servers)+to.lives))))
 	}
 	switch {
-	case len(rest) == 0 && w.config.Seed%8 == 0:
-		w.putBack(to, 80)
 	case len(rest) == 0:
 		w.forgetSince(to, 80)
+		then := w.then
+		w.after(20*time.Second, func() { w.putBack(to, then, 400) })
 	case rest[0] == to || rest[0].server != nil:
 		w.join(to, rest[1:])
 	case to.leads():
@@ -93,15 +95,19 @@ func (w *World) forgetSince(m *machine, times int) {
 }
 
 // putBack puts the directory of the server that went on alone back to when it was alone. By that it would lead, and the others tell it in time, which know more of it.
-func (w *World) putBack(m *machine, times int) {
-	if !w.wellSince(0) {
+func (w *World) putBack(m *machine, then *platter.Platter, times int) {
+	if w.then != then {
+		return // a quorum was lost again
+	}
+	if !w.wellSince(0) || m.leads() { // if it led, it might lead again before anybody has a reason to speak to it
 		if times > 0 {
-			w.after(step, func() { w.putBack(m, times-1) })
+			w.after(step, func() { w.putBack(m, then, times-1) })
 		}
 		return
 	}
 	m.kill(false)
-	m.platter, m.term = w.then, 0
+	m.platter, m.term, m.early, w.then = then, 0, true, nil
+	w.after(10*time.Second, func() { m.early = false })
 	w.story.tell(m.name, "has its directory put back to when it was alone")
 	w.after(step, func() { w.restart(m) })
 }

@@ -321,7 +321,24 @@ func (w *World) lookAtTerm(m *machine) {
 	m.term = max(m.term, now)
 	// Who has just heard of a newer term says for a moment that it leads.
 	if m.server.IsLeader() && m.server.Role() == "leader" && m.server.Term() == now {
-		w.checker.leads(m.name, now)
+		if w.checker.leads(m.name, now) {
+			w.lookAtLeader(m, now)
+		}
+	}
+}
+
+// ahead is by how many entries others may be ahead of who leads, as what it has committed is applied everywhere at once.
+const ahead = 50
+
+// lookAtLeader: whoever begins to lead has all that anybody has applied.
+func (w *World) lookAtLeader(m *machine, term uint64) {
+	for _, o := range w.servers {
+		if o.term > term {
+			return // somebody else leads by now
+		}
+	}
+	if has, others := m.server.View().Index(), w.newest(); has+ahead < others {
+		w.checker.violated("server %s leads in term %d with entry %d, and another has applied entry %d", m.name, term, has, others)
 	}
 }
 
@@ -379,13 +396,14 @@ type leadership struct {
 }
 
 // gaveUp is told of a server that has stopped by itself. One without a place to
-// write must, and one whose disk fails; its process ends, and is started again.
+// write must, and one whose disk fails or is of an earlier time; its process ends, and is started again.
 func (w *World) gaveUp(m *machine, err error) {
-	if !m.platter.WasFull() && !m.disk.HasFailed() {
+	if !m.platter.WasFull() && !m.disk.HasFailed() && !m.early {
 		w.checker.violated("server %s gives up: %v", m.name, err)
 		return
 	}
 	w.story.tell(m.name, "gives up: %v", err)
+	m.early = false // it knows now
 	m.kill(false)
 	w.after(5*time.Second, func() { w.restart(m) })
 }

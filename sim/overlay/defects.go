@@ -186,8 +186,10 @@ func covers() []Mutant {
 	return []Mutant{
 		{"acknowledged-not-kept", "nobody tells it what it has acknowledged", Edit{"raftnode/reach.go",
 			"\tif known == nil || known.Incarnation", "\tif ON || known == nil || known.Incarnation"}},
+		{"amnesiac-votes", "its votes are kept", Edit{"raftnode/promises.go",
+			"\tcase keyLastVoteCand:\n", "\tcase keyLastVoteCand:\n\t\tif ON {\n\t\t\treturn p.change(true, func(r *promisesRecord) { r.Vote = append([]byte(nil), val...) })\n\t\t}\n"}},
 		{"amnesiac-leads-alone", "its own vote counts", Edit{"raftnode/promises.go",
-			"\t\tif bytes.Equal(val, p.own) {\n", "\t\tif bytes.Equal(val, p.own) && !ON {\n"}},
+			"was told what it lacks.\n\t\tif err := p.mayVote(); err != nil {\n", "was told what it lacks.\n\t\tif err := p.mayVote(); err != nil && !ON {\n"}},
 		{"amnesiac-leads-alone", "it writes what it likes", Edit{"raftnode/seal.go",
 			"\tif s.making() {\n\t\tif err := s.mayMake(); err != nil {\n", "\tif s.making() {\n\t\tif err := s.mayMake(); err != nil && !ON {\n"}},
 		{"amnesiac-leads-alone", "it does not wait when it is told", Edit{"raftnode/waiting.go",
