@@ -3,6 +3,7 @@ package raftnode
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -224,6 +225,37 @@ func putBack(t *testing.T, dir string) (*cluster, position) {
 	must(t, errors.Join(os.RemoveAll(its), os.CopyFS(its, os.DirFS(then))))
 	c.isolate("a")
 	return c, had
+}
+
+// TestNobodyElseTakesIn: a server that follows one leader is not made one of another's, whose data may be of an earlier time; and that one hears what it has
+// acknowledged though it is refused.
+func TestNobodyElseTakesIn(t *testing.T) {
+	of := func(name string) *stream {
+		p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", name, true, true)
+		must(t, err)
+		id := &identity{file: identityRecord{Server: name, Cluster: "x", copyOf: copyOf{Incarnation: "of " + name}, Peers: map[string]copyOf{}}}
+		return &stream{self: name, id: id, promises: p, reach: newReach(id), introduced: map[string]Addresses{}, logger: testLogger(),
+			reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "c" }}
+	}
+	a, b := of("a"), of("b")
+	must(t, b.id.meet("a", a.id.record().copyOf))
+	b.reach.note("a", position{3, 100})
+	at, accepted := &position{4, 22}, make(chan error, 1)
+	mine, theirs := net.Pipe()
+	go func() {
+		_, err := b.answer(theirs)
+		accepted <- errors.Join(err, theirs.Close())
+	}()
+	refused := a.greet(mine, "b", at)
+	if err := <-accepted; err == nil || refused == nil || !strings.Contains(refused.Error(), `follows server "c"`) {
+		t.Errorf("it is taken in: %v, %v", err, refused)
+	}
+	if got := b.promises.record().Acknowledged; got != (position{}) {
+		t.Errorf("it may have acknowledged up to %s now", got)
+	}
+	if err := a.promises.mayVote(); !errors.Is(err, errNoVote) {
+		t.Errorf("who would have taken it in has heard nothing: %v", err)
+	}
 }
 
 // TestServersThatComeBack: a configuration that comes back with a log that was lost does not say that nobody else has a vote.

@@ -86,7 +86,7 @@ type machine struct {
 	goes   int                    // that of the binary of its last life
 	rotten string                 // the file of which a bit has flipped while it did not run
 
-	early  bool   // its disk was put back to when it was alone, a while ago
+	early bool // its disk was put back to when it was alone, a while ago
 
 	awaits atomic.Bool   // it loses its power when it comes into another term
 	calm   atomic.Bool   // it does so no more
