@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -222,10 +223,55 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 			return n.raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(s.Address))
 		}
 	}
-	if err := n.await(ctx, f().Error); err != nil {
+	ended, err := n.transfers.begin(id, n.raft.CurrentTerm(), n.c.ElectionTimeout)
+	if err == nil {
+		err = n.await(ctx, f().Error)
+		ended(err)
+	}
+	if err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)
 	}
 	return nil
+}
+
+// transferAgain is after how long a server is asked again, in the same term, that has not come to lead in time.
+const transferAgain = time.Minute
+
+// ErrTransferPending: a server that was asked to lead has not answered, and it is too early to ask again.
+var ErrTransferPending = errors.New("the last attempt to hand the leadership over has not ended yet")
+
+// transfers are attempts to hand leadership over that have failed. Each leaves a note for the goroutine which sends entries to that server, and there is room for one:
+// if that goroutine does not come back, and the leadership ends, a second attempt never does. Raft would refuse every write when this server leads again.
+type transfers struct {
+	mu     sync.Mutex
+	term   uint64
+	failed map[string]time.Time // when, by server; "": one that Raft has chosen
+}
+
+// begin says why an attempt must not be made, or gives what is told how it has ended. One that fails before Raft's timeout has left nothing.
+func (t *transfers) begin(to string, term uint64, timeout time.Duration) (ended func(error), err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.term != term {
+		t.term, t.failed = term, map[string]time.Time{}
+	}
+	for server, at := range t.failed { // their order does not matter
+		if (server == to || server == "" || to == "") && time.Since(at) < transferAgain {
+			return nil, fmt.Errorf("%w: try again in %s", ErrTransferPending, (transferAgain - time.Since(at)).Round(time.Second))
+		}
+	}
+	began := time.Now()
+	t.failed[to] = began // until it has ended
+	return func(err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.term != term {
+			return
+		}
+		if t.failed[to] = time.Now(); err == nil || time.Since(began) < timeout {
+			delete(t.failed, to)
+		}
+	}, nil
 }
 
 // handOver makes another server start an election now, when this one can not

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,35 @@ func TestAddPromoteTransferRemove(t *testing.T) {
 }
 
 // A leader that is to go hands over first, and the next one removes it.
+// TestTransferIsNotTriedOverAndOver: Raft would wait without end for a server that does not answer a second attempt, and refuse every write from then on as long as it leads.
+func TestTransferIsNotTriedOverAndOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		leader := c.leader()
+		away := c.followers()[0].ID()
+		c.isolate(away)
+		for i := range 3 {
+			c.must(create(fmt.Sprint("missed", i), "1"))
+		}
+		if err := leader.TransferLeadership(c.ctx(), away); err == nil || errors.Is(err, ErrTransferPending) {
+			t.Fatalf("the first attempt: %v", err)
+		}
+		for _, to := range []string{away, ""} {
+			if err := leader.TransferLeadership(c.ctx(), to); !errors.Is(err, ErrTransferPending) {
+				t.Errorf("another attempt, to %q: %v", to, err)
+			}
+		}
+		c.must(create("after", "1"))
+		c.heal()
+		<-time.After(transferAgain)
+		if err := leader.TransferLeadership(c.ctx(), away); err != nil {
+			t.Errorf("a minute later: %v", err)
+		}
+		c.must(create("later", "1"))
+	})
+}
+
 func TestLeaderRemovesItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

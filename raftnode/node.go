@@ -46,6 +46,7 @@ type Node struct {
 	office     *office
 	heard      *heard
 	confirmer  *confirmer
+	transfers  transfers
 
 	fatal    chan error
 	started  atomic.Bool

@@ -112,7 +112,7 @@ func operatorCode(err error) (int, metav1.StatusReason) {
 		return refusedCode(refused.Reason), refused.Reason
 	case is(raftnode.ErrUnknownServer):
 		return http.StatusNotFound, metav1.StatusReasonNotFound
-	case is(errStillAlive):
+	case is(errStillAlive, raftnode.ErrTransferPending):
 		return http.StatusConflict, metav1.StatusReasonConflict
 	case is(errBadRequest, raftnode.ErrLastVoter, store.ErrSnapshot):
 		return http.StatusBadRequest, metav1.StatusReasonBadRequest

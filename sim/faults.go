@@ -238,6 +238,10 @@ func (w *World) stop(m *machine, d time.Duration) {
 
 // happen lets a fault happen.
 func (w *World) happen(f fault) {
+	if wait := w.quiet - time.Since(begin); wait > 0 {
+		w.after(wait, func() { w.happen(f) })
+		return
+	}
 	w.story.tell("FAULT", "%s", f)
 	w.faults++
 	switch f.Kind {

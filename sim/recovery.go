@@ -99,7 +99,8 @@ func (w *World) putBack(m *machine, then *platter.Platter, times int) {
 	if w.then != then {
 		return // a quorum was lost again
 	}
-	if !w.wellSince(0) || m.leads() { // if it led, it might lead again before anybody has a reason to speak to it
+	l := w.leader()
+	if !w.well() || l == nil || l == m || !w.network.areCalm(l.ip, m.ip) { // somebody who leads, and knows of it, has a reason to speak to it at once
 		if times > 0 {
 			w.after(step, func() { w.putBack(m, then, times-1) })
 		}
@@ -108,6 +109,7 @@ func (w *World) putBack(m *machine, then *platter.Platter, times int) {
 	m.kill(false)
 	m.platter, m.term, m.early, w.then = then, 0, true, nil
 	w.after(10*time.Second, func() { m.early = false })
+	w.quiet = time.Since(begin) + 3*time.Second
 	w.story.tell(m.name, "has its directory put back to when it was alone")
 	w.after(step, func() { w.restart(m) })
 }

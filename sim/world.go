@@ -60,6 +60,7 @@ type World struct {
 	workers []*node
 	faults  int
 	losing  bool             // one is about to lose its log
+	quiet   time.Duration    // until then no fault happens
 	then    *platter.Platter // the disk of who went on alone, when it was alone
 	// operator takes servers out of the cluster.
 	operator *user
