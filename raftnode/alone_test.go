@@ -234,8 +234,9 @@ func TestNobodyElseTakesIn(t *testing.T) {
 		p, err := openPromises(atomicfile.Files{Disk: disk.OS{}}, "", name, true, true)
 		must(t, err)
 		id := &identity{file: identityRecord{Server: name, Cluster: "x", copyOf: copyOf{Incarnation: "of " + name}, Peers: map[string]copyOf{}}}
-		return &stream{self: name, id: id, promises: p, reach: newReach(id), introduced: map[string]Addresses{}, logger: testLogger(),
-			reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "c" }}
+		s := withoutNode(id, p, newReach(id), name)
+		s.leader = func() string { return "c" }
+		return s
 	}
 	a, b := of("a"), of("b")
 	must(t, b.id.meet("a", a.id.record().copyOf))

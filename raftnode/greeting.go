@@ -8,10 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/berth-dev/berth/pki"
 )
@@ -93,7 +90,7 @@ func (s *stream) helloTo(server string) hello {
 	h := s.hello()
 	h.Acknowledged, h.Known = s.promises.record().Acknowledged, s.reach.of(server)
 	if h.Known != nil {
-		h.Known.Others = slices.ContainsFunc(s.servers().Servers, func(o raft.Server) bool { return o.Suffrage == raft.Voter && string(o.ID) != server })
+		h.Known.Others = othersVote(s.servers(), server)
 	}
 	return h
 }

@@ -152,16 +152,19 @@ func (n *Node) IsLeader() bool { return n.raft.State() == raft.Leader }
 // Leader is the server that leads, as far as this one knows; "" if it knows
 // none. Raft forgets one by its own timeout, which a server that waits has not.
 func (n *Node) Leader() (id, addr string) {
-	if n.waits.Load() && time.Since(n.raft.LastContact()) > n.c.HeartbeatTimeout {
+	if n.waits.Load() && !n.hears() {
 		return "", ""
 	}
 	a, i := n.raft.LeaderWithID()
 	return string(i), string(a)
 }
 
+// hears: this server has heard of a leader within the timeout.
+func (n *Node) hears() bool { return time.Since(n.raft.LastContact()) <= n.c.HeartbeatTimeout }
+
 // heardLeader is Leader, of one that was heard within the timeout, or this one.
 func (n *Node) heardLeader() string {
-	if !n.started.Load() || !n.IsLeader() && time.Since(n.raft.LastContact()) > n.c.HeartbeatTimeout {
+	if !n.started.Load() || !n.IsLeader() && !n.hears() {
 		return ""
 	}
 	id, _ := n.Leader()

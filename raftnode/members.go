@@ -223,10 +223,12 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 			return n.raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(s.Address))
 		}
 	}
-	ended, err := n.transfers.begin(id, n.raft.CurrentTerm(), n.c.ElectionTimeout)
+	ended, err := n.transfers.begin(id, n.raft.CurrentTerm())
 	if err == nil {
+		began := time.Now()
 		err = n.await(ctx, f().Error)
-		ended(err)
+		// What Raft gives up before its timeout has left nothing; what nobody waits for any more goes on.
+		ended(err != nil && (ctx.Err() != nil || time.Since(began) >= n.c.ElectionTimeout))
 	}
 	if err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)
@@ -248,8 +250,8 @@ type transfers struct {
 	failed map[string]time.Time // when, by server; "": one that Raft has chosen
 }
 
-// begin says why an attempt must not be made, or gives what is told how it has ended. One that fails before Raft's timeout has left nothing.
-func (t *transfers) begin(to string, term uint64, timeout time.Duration) (ended func(error), err error) {
+// begin says why an attempt must not be made, or gives what is told when it has ended, and whether it has left a note.
+func (t *transfers) begin(to string, term uint64) (ended func(left bool), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.term != term {
@@ -260,15 +262,15 @@ func (t *transfers) begin(to string, term uint64, timeout time.Duration) (ended 
 			return nil, fmt.Errorf("%w: try again in %s", ErrTransferPending, (transferAgain - time.Since(at)).Round(time.Second))
 		}
 	}
-	began := time.Now()
-	t.failed[to] = began // until it has ended
-	return func(err error) {
+	t.failed[to] = time.Now() // until it has ended
+	return func(left bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.term != term {
-			return
-		}
-		if t.failed[to] = time.Now(); err == nil || time.Since(began) < timeout {
+		switch {
+		case t.term != term:
+		case left:
+			t.failed[to] = time.Now()
+		default:
 			delete(t.failed, to)
 		}
 	}, nil
@@ -344,14 +346,11 @@ func (n *Node) ServerStats() ServerStats {
 }
 
 // votesAlone tells whether a server is the only one that has a vote.
-func votesAlone(c raft.Configuration, id string) (alone bool) {
-	for _, s := range c.Servers {
-		if s.Suffrage == raft.Voter {
-			if string(s.ID) != id {
-				return false
-			}
-			alone = true
-		}
-	}
-	return alone
+func votesAlone(c raft.Configuration, id string) bool {
+	return !othersVote(c, id) && slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter })
+}
+
+// othersVote tells whether another server than one has a vote.
+func othersVote(c raft.Configuration, id string) bool {
+	return slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter && string(s.ID) != id })
 }

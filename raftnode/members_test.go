@@ -55,7 +55,6 @@ func TestAddPromoteTransferRemove(t *testing.T) {
 	})
 }
 
-// A leader that is to go hands over first, and the next one removes it.
 // TestTransferIsNotTriedOverAndOver: Raft would wait without end for a server that does not answer a second attempt, and refuse every write from then on as long as it leads.
 func TestTransferIsNotTriedOverAndOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -83,8 +82,25 @@ func TestTransferIsNotTriedOverAndOver(t *testing.T) {
 		}
 		c.must(create("later", "1"))
 	})
+	synctest.Test(t, func(t *testing.T) { // who does not wait for it does not end it
+		c := newCluster(t, 3, nil)
+		c.must(namespace())
+		leader := c.leader()
+		away := c.followers()[0].ID()
+		c.isolate(away)
+		c.must(create("missed", "1"))
+		short, cancel := contextFor(time.Millisecond)
+		defer cancel()
+		if err := leader.TransferLeadership(short, away); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("the first attempt: %v", err)
+		}
+		if err := leader.TransferLeadership(c.ctx(), away); !errors.Is(err, ErrTransferPending) {
+			t.Errorf("another attempt: %v", err)
+		}
+	})
 }
 
+// A leader that is to go hands over first, and the next one removes it.
 func TestLeaderRemovesItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

@@ -295,10 +295,10 @@ func TestGreetings(t *testing.T) {
 
 	peer := func(name, cluster, to string, tls *pki.Source) *stream {
 		id := &identity{file: identityRecord{Server: name, Cluster: cluster, copyOf: copyOf{Incarnation: "of " + name}}}
-		return &stream{
-			listener: tcpListener{}, tls: tls, id: id, promises: new(promises), reach: newReach(id), self: name, nameOf: func(string) string { return to },
-			admission: func(string) *position { return nil }, lost: func(string) {}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger(), conns: map[net.Conn]struct{}{},
-		}
+		s := withoutNode(id, new(promises), newReach(id), name)
+		s.listener, s.tls, s.nameOf, s.conns = tcpListener{}, tls, func(string) string { return to }, map[net.Conn]struct{}{}
+		s.admission, s.lost = func(string) *position { return nil }, func(string) {}
+		return s
 	}
 	for name, c := range map[string]struct {
 		from *stream

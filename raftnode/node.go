@@ -155,7 +155,7 @@ func (n *Node) start(store *storage) (err error) {
 	n.guard = newGuard(kept, n.id.where(), n.fail, n.metrics)
 	hang := n.guard.hang
 	n.disk.hangs.Store(&hang)
-	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries, mayMake: n.promises.mayVote}
+	n.log = &sealedLog{cache: newCache(n.guard, cachedBytes), guard: n.guard, making: n.makesEntries, mayMake: n.mayLead}
 	if n.machine, err = newMachine(n.state, n.fail, n.logger, n.metrics); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func (s *sealedLog) StoreLogs(logs []*raft.Log) error {
 	check := checkSeal
 	if s.making() {
 		if err := s.mayMake(); err != nil {
-			return s.guard.stop(fmt.Errorf("this server leads by data of an earlier time: %w", err))
+			return s.guard.stop(err)
 		}
 		check = seal
 	}

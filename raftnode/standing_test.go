@@ -131,10 +131,18 @@ func outcome(err error) string {
 	return "connected\n"
 }
 
+// withoutNode is a stream of a server that has no part in a consensus yet.
+func withoutNode(id *identity, p *promises, r *reach, self string) *stream {
+	return &stream{
+		id: id, promises: p, reach: r, self: self, introduced: map[string]Addresses{}, logger: testLogger(),
+		reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" },
+	}
+}
+
 func (s *standings) greet(from, to, asked string, admit *position) error {
 	a, b := s.servers[from], s.servers[to]
-	answerer := &stream{id: b.id, promises: b.promises, reach: b.reach, self: b.id.record().Server, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger()}
-	dialler := &stream{id: a.id, promises: a.promises, reach: a.reach, self: from, introduced: map[string]Addresses{}, reweigh: func() {}, servers: func() raft.Configuration { return raft.Configuration{} }, leader: func() string { return "" }, logger: testLogger()}
+	answerer := withoutNode(b.id, b.promises, b.reach, b.id.record().Server)
+	dialler := withoutNode(a.id, a.promises, a.reach, from)
 	mine := dialler.helloTo(asked)
 	mine.To, mine.Admit = asked, admit
 	refusal := answerer.accept(mine)

@@ -52,6 +52,18 @@ func (n *Node) reweigh() {
 	}
 }
 
+// mayLead is nil, or why this server must not lead, though it does.
+func (n *Node) mayLead() error {
+	acknowledged, have, lost := n.promises.lost()
+	switch {
+	case !lost:
+		return nil
+	case n.promises.record().Alone:
+		return n.lostAlone(acknowledged, have)
+	}
+	return fmt.Errorf("this server leads by data of an earlier time: %w; start it again, and it gets the rest from the others", n.promises.mayVote())
+}
+
 // weigh lets a server wait that lacks something, and stand for election again in time once it has everything. A leader can lack nothing but by data of an
 // earlier time, when no other server had a vote: it ends, and waits when it starts again.
 func (n *Node) weigh() {
@@ -61,25 +73,21 @@ func (n *Node) weigh() {
 		case <-n.closing:
 			return
 		}
-		acknowledged, have, lost := n.promises.lost()
-		switch {
-		case lost && n.IsLeader() && n.promises.record().Alone:
-			n.fail(n.lostAlone(acknowledged, have))
-			continue
-		case lost && n.IsLeader():
-			n.fail(fmt.Errorf("this server leads by data of an earlier time: %w; start it again, and it gets the rest from the others", n.promises.mayVote()))
+		lacks := n.mayLead()
+		if lacks != nil && n.IsLeader() {
+			n.fail(lacks)
 			continue
 		}
 		c := n.raft.ReloadableConfig()
 		c.HeartbeatTimeout, c.ElectionTimeout = n.c.HeartbeatTimeout, n.c.ElectionTimeout
-		if lost {
+		if lacks != nil {
 			c.HeartbeatTimeout, c.ElectionTimeout = waitsFor, waitsFor
 		}
 		if err := n.raft.ReloadConfig(c); err != nil {
 			n.fail(fmt.Errorf("this server's timeouts can not be changed: %w", err))
 			continue
 		}
-		n.waits.Store(lost)
+		n.waits.Store(lacks != nil)
 		n.reweigh() // as it may have changed meanwhile
 	}
 }

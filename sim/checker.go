@@ -96,12 +96,12 @@ func (k *checker) ends(server string, life int, of *host, ended <-chan struct{})
 
 // leads: nobody else has led in this term. It says whether the server has not been seen to, either.
 func (k *checker) leads(name string, term uint64) (first bool) {
-	if before := k.leaders[term]; before != "" && before != name {
+	before := k.leaders[term]
+	if before != "" && before != name {
 		k.violated("servers %s and %s both lead in term %d", before, name, term)
 	}
-	first = k.leaders[term] == ""
 	k.leaders[term] = name
-	return first
+	return before == ""
 }
 
 // violated notes what must never be.

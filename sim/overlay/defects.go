@@ -193,7 +193,7 @@ func covers() []Mutant {
 		{"amnesiac-leads-alone", "it writes what it likes", Edit{"raftnode/seal.go",
 			"\tif s.making() {\n\t\tif err := s.mayMake(); err != nil {\n", "\tif s.making() {\n\t\tif err := s.mayMake(); err != nil && !ON {\n"}},
 		{"amnesiac-leads-alone", "it does not wait when it is told", Edit{"raftnode/waiting.go",
-			"\t\tif lost {\n\t\t\tc.Heart", "\t\tif lost && !ON {\n\t\t\tc.Heart"}},
+			"\t\tif lacks != nil {\n\t\t\tc.Heart", "\t\tif lacks != nil && !ON {\n\t\t\tc.Heart"}},
 		{"times-pass-at-the-begin", "a controller that begins late", Edit{"workloads/controllers.go",
 			"// controller is one of Kubernetes' controllers.\n",
 			"type mutantLate struct{ controller }\n\nfunc (l mutantLate) Run(ctx context.Context, workers int) {\n\tselect {\n\tcase <-time.After(time.Minute):\n\t\tl.controller.Run(ctx, workers)\n" +
